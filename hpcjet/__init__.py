@@ -1,0 +1,3 @@
+"""hpcjet turns a Hydra config into a running Ray job on a Slurm supercomputer."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,75 @@
+"""The errors that hpcjet raises for a person to read.
+
+HpcjetError                 exit code 3
+├── ConfigError             2   the request is wrong: a key, a value, an argument (also a ValueError)
+├── BusyError               2   another launch uses the run directory
+├── SubmitError             3   Slurm refused or lost the submission
+├── BootstrapError          3   the Ray cluster did not come up
+├── NodeLostError           3   a node or its agent went away
+├── SandboxError            3   a sandbox could not be opened or died
+├── EngineError             3   an LLM server did not come up or went away
+├── StoreError              3   a result could not be recorded (disk full, read-only)
+├── LabError                3   the Slurm lab on this machine
+└── TaskError               2   a task file, a repository or a build
+
+A message says four things: the key (or host), the value, what is allowed, and the next step. One about a time limit also
+names the log to read.
+"""
+
+EXIT_OK = 0
+EXIT_WORKLOAD = 1
+EXIT_REQUEST = 2
+EXIT_CLUSTER = 3
+EXIT_INTERRUPTED = 130
+
+
+class HpcjetError(Exception):
+    """Base of all; `exit_code` is what a command ends with when this reaches the top."""
+
+    exit_code = EXIT_CLUSTER
+
+
+class ConfigError(HpcjetError, ValueError):
+    """The request is wrong and nothing was started."""
+
+    exit_code = EXIT_REQUEST
+
+
+class BusyError(HpcjetError):
+    """Another launch uses the run directory."""
+
+    exit_code = EXIT_REQUEST
+
+
+class SubmitError(HpcjetError):
+    """Slurm refused or lost the submission."""
+
+
+class BootstrapError(HpcjetError):
+    """The Ray cluster did not come up."""
+
+
+class NodeLostError(HpcjetError):
+    """A node, or the agent on it, went away."""
+
+
+class SandboxError(HpcjetError):
+    """A sandbox could not be opened, or died."""
+
+
+class EngineError(HpcjetError):
+    """An LLM server did not come up, or went away."""
+
+
+class StoreError(HpcjetError):
+    """A result could not be recorded; what was recorded before is safe."""
+
+
+class LabError(HpcjetError):
+    """The Slurm lab on this machine could not do what was asked."""
+
+
+class TaskError(HpcjetError):
+    """A task file, a repository or a build is not usable."""
+
+    exit_code = EXIT_REQUEST
