@@ -1,0 +1,112 @@
+"""Child processes that end with us: own process group, killed by the kernel if we die, ended in order if we do not."""
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+PR_SET_PDEATHSIG = 1
+# Loaded here, not between fork and exec, where taking the loader's lock could deadlock.
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class Child:
+    """One child process with its group. Its output goes to a log file."""
+
+    def __init__(
+        self, name: str, argv: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path | None = None
+    ) -> None:
+        self.name, self.log = name, log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        parent = os.getpid()
+        try:
+            self._process = subprocess.Popen(
+                list(argv),
+                env=dict(env),
+                cwd=cwd,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                preexec_fn=lambda: _die_with(parent),
+            )
+        finally:
+            os.close(output)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """None while it runs; negative for the signal that ended it."""
+        return self._process.poll()
+
+    def say(self, line: str) -> None:
+        """Write one line to its standard input; nothing happens if it is gone already."""
+        stdin: IO[bytes] | None = self._process.stdin
+        assert stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            stdin.write(line.encode() + b"\n")
+            stdin.flush()
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Its return code, or None if it still runs after `timeout_s`."""
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def interrupt(self) -> None:
+        """Ask it to end: SIGTERM to the process itself, which ends its own children in order."""
+        if self.returncode is None:
+            self._process.send_signal(signal.SIGTERM)
+
+    def stop(self, timeout_s: float) -> None:
+        """End the whole group: SIGTERM, then SIGKILL for what is left after `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        self._signal_group(signal.SIGTERM)
+        self.wait(timeout_s)
+        while self._group_lives() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        self._signal_group(signal.SIGKILL)
+        self.wait(5)
+        if self._process.stdin:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
+
+    def _signal_group(self, number: int) -> None:
+        # The group's id is the child's pid, which the kernel does not reuse while the group has members.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+    def _group_lives(self) -> bool:
+        try:
+            os.killpg(self.pid, 0)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
+
+
+def tail(log: Path, lines: int = 15) -> str:
+    """The last lines of a log file, for an error message."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - 16_384))
+            text = file.read().decode(errors="replace")
+    except OSError as error:
+        return f"(cannot read {log}: {error.strerror})"
+    return "\n".join(text.splitlines()[-lines:]) or "(empty)"
+
+
+def _die_with(parent: int) -> None:
+    """Between fork and exec: have the kernel kill us when the parent's main thread dies, even if that was just now."""
+    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)

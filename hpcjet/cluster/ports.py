@@ -1,0 +1,99 @@
+"""A block of ports for one allocation, below the range from which the kernel draws ports for outgoing connections."""
+
+import socket
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcjet.errors import BootstrapError
+
+LOWEST = 10_000
+"""Ports below are often taken by services."""
+BLOCK = 16
+"""Ports in a block; worker processes of Ray are not among them, they bind ports that the kernel draws."""
+EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+@dataclass(frozen=True)
+class PortBlock:
+    """Ports of one node of one allocation, named by use."""
+
+    base: int
+
+    @property
+    def gcs(self) -> int:
+        return self.base
+
+    @property
+    def node_manager(self) -> int:
+        return self.base + 1
+
+    @property
+    def object_manager(self) -> int:
+        return self.base + 2
+
+    @property
+    def agent_http(self) -> int:
+        return self.base + 3
+
+    @property
+    def agent_grpc(self) -> int:
+        return self.base + 4
+
+    @property
+    def runtime_env_agent(self) -> int:
+        return self.base + 5
+
+    @property
+    def metrics(self) -> int:
+        return self.base + 6
+
+    @property
+    def dashboard(self) -> int:
+        return self.base + 7
+
+    @property
+    def engine(self) -> int:
+        return self.base + 8
+
+
+def candidate_blocks(allocation: str, *, ceiling: int) -> Iterator[PortBlock]:
+    """Blocks to try, in an order that is the allocation's own: two jobs on a node seldom meet, and then one moves on."""
+    count = (ceiling - LOWEST) // BLOCK
+    start, step = zlib.crc32(allocation.encode()) % count, 7919
+    for number in range(min(count, 64)):
+        yield PortBlock(LOWEST + (start + number * step) % count * BLOCK)
+
+
+def ephemeral_floor(path: Path = EPHEMERAL) -> int:
+    """First port of the kernel's own range; 32768 where it cannot be read."""
+    try:
+        return int(path.read_text().split()[0])
+    except (OSError, ValueError):
+        return 32_768
+
+
+def free_block(allocation: str, address: str) -> PortBlock:
+    """The first of the allocation's blocks of which every port can be bound. Raises BootstrapError if there is none."""
+    ceiling = max(ephemeral_floor(), LOWEST + BLOCK * 64)
+    for block in candidate_blocks(allocation, ceiling=ceiling):
+        if all(_can_bind(address, port) for port in range(block.base, block.base + BLOCK)):
+            return block
+    raise BootstrapError(
+        f"no free block of {BLOCK} ports between {LOWEST} and {ceiling} on {address}: "
+        "too many jobs on this node; ask for whole nodes with cluster.exclusive=true"
+    )
+
+
+def _can_bind(address: str, port: int) -> bool:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    for host in (address, "::1" if family == socket.AF_INET6 else "127.0.0.1"):
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            # Without it, a port whose last owner ended a minute ago (TIME_WAIT) looks taken.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+            except OSError:
+                return False
+    return True

@@ -1,0 +1,108 @@
+"""The config group `cluster`: where a run gets its nodes from."""
+
+from dataclasses import dataclass, field
+
+from hpcjet.config.check import at_least, bad
+
+
+@dataclass
+class ClusterConfig:
+    """What every kind of cluster takes."""
+
+    min_nodes: int | None = None
+    """The run starts with this many nodes and takes more as they come; by default all of them."""
+    boot_timeout_s: float = 120.0
+    """Seconds until Ray must be up on min_nodes nodes, at least 5."""
+    end_timeout_s: float = 10.0
+    """Seconds that the parts of a run have to end by themselves before they are killed, at least 1."""
+    interface: str | None = None
+    """Network interface that Ray and the engines use, such as ib0; by default the one that routes to the other nodes."""
+    object_store_gb: float | None = None
+    """Ray's object store per node in GiB; by default a tenth of the node's memory, at most 8."""
+    env: dict[str, str] = field(default_factory=dict)
+    """Environment variables for everything that runs on the nodes. Not for secrets: they stand in the run directory."""
+
+    def __post_init__(self) -> None:
+        at_least("cluster.min_nodes", self.min_nodes, 1)
+        at_least("cluster.boot_timeout_s", self.boot_timeout_s, 5)
+        at_least("cluster.end_timeout_s", self.end_timeout_s, 1)
+        at_least("cluster.object_store_gb", self.object_store_gb, 0.1)
+
+
+@dataclass
+class LocalConfig(ClusterConfig):
+    """This machine, without Slurm."""
+
+    cpus: int | None = None
+    """CPUs that Ray may use; by default all that this process may run on."""
+    gpus: int = 0
+    """GPUs that Ray may use."""
+    memory_gb: float | None = None
+    """Memory that Ray may use in GiB; by default 80 % of what is free."""
+
+    def __post_init__(self) -> None:
+        ClusterConfig.__post_init__(self)
+        at_least("cluster.cpus", self.cpus, 1)
+        at_least("cluster.gpus", self.gpus, 0)
+        at_least("cluster.memory_gb", self.memory_gb, 0.5)
+
+
+@dataclass
+class SlurmConfig(ClusterConfig):
+    """One Slurm job. A key that is null is left to the site's default: no such line in the script."""
+
+    nodes: int = 1
+    """Nodes of the allocation, at least 1."""
+    cpus_per_node: int | None = None
+    """CPUs on each node; null with exclusive=true means all of them."""
+    gpus_per_node: int | None = None
+    """GPUs on each node."""
+    mem_gb: float | None = None
+    """Memory on each node in GiB."""
+    time_min: int | None = None
+    """Time limit in minutes, at least 1; null: the partition's default."""
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    nodelist: str | None = None
+    exclude: str | None = None
+    gres: str | None = None
+    """Generic resources with a type, such as gpu:a100:4; instead of gpus_per_node."""
+    exclusive: bool = False
+    """Ask for whole nodes."""
+    job_name: str | None = None
+    """By default hpcjet-<exp>."""
+    signal_delay_s: int = 90
+    """Seconds before the time limit at which the run is told to stop safely, at least 10."""
+    setup: list[str] = field(default_factory=list)
+    """Shell lines run on the first node before the job step, such as `module load cuda`."""
+    sbatch: dict[str, str] = field(default_factory=dict)
+    """Further sbatch options by their long name, such as {reservation: maint}."""
+    srun_args: list[str] = field(default_factory=list)
+    """Further options of the one srun."""
+    python: str | None = None
+    """The Python that runs on the nodes; by default the one that launches."""
+
+    def __post_init__(self) -> None:
+        ClusterConfig.__post_init__(self)
+        at_least("cluster.nodes", self.nodes, 1)
+        at_least("cluster.cpus_per_node", self.cpus_per_node, 1)
+        at_least("cluster.gpus_per_node", self.gpus_per_node, 0)
+        at_least("cluster.mem_gb", self.mem_gb, 0.1)
+        at_least("cluster.time_min", self.time_min, 1)
+        at_least("cluster.signal_delay_s", self.signal_delay_s, 10)
+        if self.min_nodes is not None and self.min_nodes > self.nodes:
+            raise bad(
+                "cluster.min_nodes",
+                self.min_nodes,
+                f"cluster.nodes={self.nodes} is the most there can be",
+                "lower it or raise cluster.nodes",
+            )
+        if self.gres and self.gpus_per_node:
+            raise bad("cluster.gres", self.gres, "cluster.gpus_per_node is set as well", "set one of the two to null")
+
+
+@dataclass
+class LabConfig(SlurmConfig):
+    """The Slurm lab on this machine (`hpcjet lab up`)."""

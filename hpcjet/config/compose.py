@@ -1,0 +1,181 @@
+"""From Hydra overrides to one typed config, with every mistake as a ConfigError; and the reverse, from a file."""
+
+import dataclasses
+import difflib
+import enum
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.errors import ConfigCompositionException, MissingConfigException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException, ValidationError
+
+from hpcjet.config.root import SCHEMAS, LaunchConfig, kind_of, register
+from hpcjet.errors import ConfigError
+from hpcjet.paths import conf_dir
+
+
+def compose(overrides: Sequence[str]) -> LaunchConfig:
+    """The config of `conf/launch.yaml` with overrides in Hydra's grammar. Raises ConfigError."""
+    register()
+    check_grammar(overrides)
+    with initialize_config_dir(str(conf_dir().resolve()), version_base="1.3"):
+        try:
+            composed = hydra_compose("launch", overrides=[_with_plus(override) for override in overrides])
+            return _to_config(composed)
+        except MissingConfigException as error:
+            raise _unknown_choice(error) from None
+        except ConfigCompositionException as error:
+            raise _bad_override(error, overrides) from None
+        except MissingMandatoryValue as error:
+            raise _missing(error) from None
+        except OmegaConfBaseException as error:
+            raise _bad_value(error) from None
+
+
+def choices(group: str) -> list[str]:
+    """The config files of a group."""
+    return sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
+
+
+def to_dict(config: LaunchConfig) -> dict[str, Any]:
+    """Plain data (paths as text, enums as names) that from_dict turns back; `kinds` names the schema of each group."""
+    data = {entry.name: _plain(getattr(config, entry.name)) for entry in dataclasses.fields(config)}
+    return data | {"kinds": {group: kind_of(group, getattr(config, group)) for group in SCHEMAS}}
+
+
+def from_dict(data: dict[str, Any]) -> LaunchConfig:
+    """The reverse of to_dict. Raises ConfigError for what this version of hpcjet does not know."""
+    rest = {key: value for key, value in data.items() if key != "kinds"}
+    try:
+        schema = OmegaConf.structured(
+            LaunchConfig(**{group: SCHEMAS[group][kind]() for group, kind in data["kinds"].items()})
+        )
+        return _to_config(OmegaConf.merge(schema, rest))
+    except (KeyError, OmegaConfBaseException) as error:
+        raise ConfigError(f"the stored config does not fit this version of hpcjet: {_first_line(error)}") from None
+
+
+def _to_config(composed: Any) -> LaunchConfig:
+    for key, known in _unknown_keys(composed, LaunchConfig, ""):
+        raise _unknown_key(key, known)
+    config = OmegaConf.to_object(composed)
+    assert isinstance(config, LaunchConfig)
+    return config
+
+
+def _unknown_keys(node: DictConfig, schema: type, prefix: str) -> Iterator[tuple[str, list[str]]]:
+    """Keys that `+key=value` put into a typed node; to_object would drop them in silence."""
+    known = [entry.name for entry in dataclasses.fields(schema)]
+    for key in node:
+        if key not in known:
+            yield f"{prefix}{key}", known
+            continue
+        child = None if OmegaConf.is_missing(node, key) else node._get_node(key)
+        child_type = OmegaConf.get_type(child) if isinstance(child, DictConfig) else None
+        if child_type is not None and dataclasses.is_dataclass(child_type):
+            yield from _unknown_keys(child, child_type, f"{prefix}{key}.")  # type: ignore[arg-type]
+
+
+def _with_plus(override: str) -> str:
+    """`exp=swe` means `+exp=swe`: the group has no default, and nobody should need to know."""
+    return f"+{override}" if override.startswith("exp=") else override
+
+
+def check_grammar(overrides: Sequence[str]) -> None:
+    """Raise ConfigError for the first word that is not an override in Hydra's grammar."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import OverrideParseException
+
+    parser = OverridesParser.create()
+    for override in overrides:
+        try:
+            parsed = parser.parse_overrides([override])[0]
+        except OverrideParseException:
+            raise ConfigError(
+                f"cannot read the argument {override!r}: an argument is key=value, +group=choice or ~key; "
+                f"quote a value with special characters twice, such as 'key=\"a=b\"'"
+            ) from None
+        if parsed.is_sweep_override():
+            raise ConfigError(
+                f"{override} names several values: one launch takes one value for each key; start a launch for each"
+            )
+
+
+def _unknown_choice(error: MissingConfigException) -> ConfigError:
+    group, _, name = (error.missing_cfg_file or "").rpartition("/")
+    if not group:
+        return ConfigError(_first_line(error))
+    options = [option for option in error.options or [] if not option.endswith("_schema")]
+    return ConfigError(f"{group}={name} is not known: choose one of {', '.join(options)}{_nearest(name, options)}")
+
+
+def _bad_override(error: ConfigCompositionException, overrides: Sequence[str]) -> ConfigError:
+    cause = error.__cause__
+    if isinstance(cause, ValidationError):
+        return _bad_value(cause, overrides)
+    if isinstance(cause, OmegaConfBaseException) and cause.full_key:
+        if cause.object_type is dict:
+            return ConfigError(f"{cause.full_key} is a new entry: add it with a plus, +{cause.full_key}=VALUE")
+        schema = cause.object_type if dataclasses.is_dataclass(cause.object_type) else LaunchConfig
+        return _unknown_key(cause.full_key, [entry.name for entry in dataclasses.fields(schema)])
+    group = re.search(r"Could not override '([^'@]+)", str(error))
+    if group and group[1] not in [entry.name for entry in dataclasses.fields(LaunchConfig)]:
+        return _unknown_key(group[1], [entry.name for entry in dataclasses.fields(LaunchConfig)])
+    if str(error).startswith("Multiple values for exp"):
+        return ConfigError("exp is chosen twice: keep one +exp=NAME")
+    return ConfigError(_first_line(error))
+
+
+def _unknown_key(key: str, known: Iterable[str]) -> ConfigError:
+    prefix, dot, name = key.rpartition(".")
+    full = [f"{prefix}{dot}{each}" for each in known]
+    hint = _other_kinds(prefix, name) or _nearest(key, full)
+    return ConfigError(f"{key} is not a key: known are {', '.join(full)}{hint}")
+
+
+def _other_kinds(group: str, name: str) -> str:
+    kinds = [kind for kind, schema in SCHEMAS.get(group, {}).items() if name in schema.__dataclass_fields__]
+    return f"; it is a key of {' and '.join(f'{group}={kind}' for kind in kinds)}" if kinds else ""
+
+
+def _bad_value(error: OmegaConfBaseException, overrides: Sequence[str] = ()) -> ConfigError:
+    key = error.full_key or "the config"
+    given = next((text.split("=", 1)[1] for text in overrides if text.lstrip("+").startswith(f"{key}=")), None)
+    shown = key if given is None else f"{key}={given}"
+    reason = _first_line(error).replace(f"field '{key}' is not Optional", "null is not allowed")
+    return ConfigError(f"{shown} is not allowed: {reason}; see python -m hpcjet.launch --help {key.split('.')[0]}")
+
+
+def _missing(error: MissingMandatoryValue) -> ConfigError:
+    key = error.full_key or ""
+    if key in SCHEMAS:
+        return ConfigError(f"{key} is not chosen: add +{key}=NAME, one of {', '.join(choices(key))}")
+    return ConfigError(f"{key} has no value: set {key}=...; see python -m hpcjet.launch --help {key.split('.')[0]}")
+
+
+def _nearest(word: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return {entry.name: _plain(getattr(value, entry.name)) for entry in dataclasses.fields(value)}
+    if isinstance(value, enum.Enum):
+        return value.name
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value

@@ -1,0 +1,84 @@
+"""The config group `exp`: the experiments, each a workload and its settings."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from hpcjet.config.check import at_least
+
+
+class ScaffoldName(Enum):
+    """Programs that drive an agent."""
+
+    mini = "mini"
+    reference = "reference"
+
+
+@dataclass
+class ExpConfig:
+    """What every experiment takes."""
+
+
+@dataclass
+class NoopConfig(ExpConfig):
+    """Starts the cluster, runs one task on every node, ends: to see that a cluster works and how fast it starts."""
+
+
+@dataclass
+class SweConfig(ExpConfig):
+    """Software-engineering agents: each attempt works on one task in a sandbox, and its patch is tested."""
+
+    tasks: Path | None = None
+    """Tasks file (SWE-bench's fields, JSONL); by default the newest set made by `hpcjet tasks build`."""
+    repos: Path | None = None
+    """Folder of git repositories that the tasks name; by default `repos` beside the tasks file."""
+    limit: int = 0
+    """First N tasks; 0 means all."""
+    ids: list[str] = field(default_factory=list)
+    """Only the tasks of these instance ids."""
+    attempts: int = 1
+    """Attempts at each task, at least 1."""
+    scaffold: ScaffoldName = ScaffoldName.mini
+    """mini: mini-swe-agent drives a model; reference: applies the task's own solution, without a model."""
+    cpus: float = 1.0
+    """CPUs that Ray counts for one attempt, at least 0.01."""
+    memory_gb: float = 1.0
+    """Memory in GiB that Ray counts for one attempt, at least 0.1."""
+    attempts_per_process: int = 16
+    """Most attempts at a time in one worker process (importing the agent's libraries costs seconds and 150 MB), 1 to 256."""
+    in_flight: int = 0
+    """Most attempts at a time in the whole run; 0: as many as CPUs and memory allow."""
+    max_tries: int = 3
+    """How often an attempt is started in all when the infrastructure fails, at least 1."""
+    step_limit: int = 250
+    """Most steps of one agent; 0: no limit."""
+    agent_timeout_s: float = 2700.0
+    """Seconds that an agent may work on a task, at least 1."""
+    command_timeout_s: float = 300.0
+    """Seconds for one command of an agent, at least 1."""
+    test_timeout_s: float = 1800.0
+    """Seconds for the tests of a patch, build included, at least 1."""
+    build_timeout_s: float = 3600.0
+    """Seconds for building a base tree, at least 1."""
+    trees: Path | None = None
+    """Folder of built base trees; by default in the cache folder."""
+
+    def __post_init__(self) -> None:
+        for key, lowest in LOWEST.items():
+            at_least(f"exp.{key}", getattr(self, key), lowest)
+
+
+LOWEST = {
+    "limit": 0,
+    "attempts": 1,
+    "cpus": 0.01,
+    "memory_gb": 0.1,
+    "attempts_per_process": 1,
+    "in_flight": 0,
+    "max_tries": 1,
+    "step_limit": 0,
+    "agent_timeout_s": 1,
+    "command_timeout_s": 1,
+    "test_timeout_s": 1,
+    "build_timeout_s": 1,
+}

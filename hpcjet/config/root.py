@@ -1,0 +1,65 @@
+"""The root of the config, and the registration of every schema with Hydra."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from omegaconf import MISSING
+
+from hpcjet.config.check import bad
+from hpcjet.config.cluster import ClusterConfig, LabConfig, LocalConfig, SlurmConfig
+from hpcjet.config.engine import EngineConfig, OpenAIConfig, OracleConfig
+from hpcjet.config.exp import ExpConfig, NoopConfig, SweConfig
+from hpcjet.config.sandbox import SandboxConfig
+
+
+@dataclass
+class RunConfig:
+    """Where a run is kept."""
+
+    root: Path = Path("runs")
+    """Folder of run directories; on a cluster it must be on the shared file system."""
+
+    def __post_init__(self) -> None:
+        if "\n" in str(self.root):
+            raise bad("run.root", repr(str(self.root)), "a path without line breaks", "choose another folder")
+
+
+@dataclass
+class LaunchConfig:
+    """All that `python -m hpcjet.launch` takes."""
+
+    exp: ExpConfig = MISSING
+    cluster: ClusterConfig = MISSING
+    engine: EngineConfig = MISSING
+    sandbox: SandboxConfig = MISSING
+    run: RunConfig = field(default_factory=RunConfig)
+    dry_run: bool = False
+    """Print the script, the node plan and the next command; start nothing."""
+    follow: bool = True
+    """Stay and show the queue, then the progress; false: submit and return."""
+
+
+SCHEMAS: dict[str, dict[str, type]] = {
+    "exp": {"swe": SweConfig, "noop": NoopConfig},
+    "cluster": {"local": LocalConfig, "slurm": SlurmConfig, "lab": LabConfig},
+    "engine": {"oracle": OracleConfig, "openai": OpenAIConfig},
+    "sandbox": {"auto": SandboxConfig},
+}
+"""Config group -> kind -> its schema. conf/<group>/<name>.yaml names its schema as <kind>_schema in its defaults list."""
+
+
+def register() -> None:
+    """Make the schemas known to Hydra."""
+    from hydra.core.config_store import ConfigStore
+
+    store = ConfigStore.instance()
+    store.store(name="launch_schema", node=LaunchConfig)
+    for group, kinds in SCHEMAS.items():
+        for kind, schema in kinds.items():
+            store.store(group=group, name=f"{kind}_schema", node=schema, package=group)
+
+
+def kind_of(group: str, config: Any) -> str:
+    """The name of the schema that a group's config has."""
+    return next(kind for kind, schema in SCHEMAS[group].items() if schema is type(config))
