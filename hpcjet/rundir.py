@@ -1,0 +1,239 @@
+"""The run directory: every file that a run writes, named once.
+
+<root>/<exp>/<YYYYmmdd-HHMMSS>-<short id>/
+├── config.yaml  plan.json  job.sbatch  state.json  report.html  summary.json
+├── logs/<allocation>-<restart>/<node>.log
+├── rendezvous/<allocation>-<restart>/     where the nodes of one allocation find each other
+├── results/                               segments of the result store
+├── artifacts/<instance_id>/<attempt>/     trajectory.json  patch.diff  tests.log  junit.xml
+├── secrets/                               one 0600 file per token
+└── lock/                                  who launches into it
+"""
+
+import contextlib
+import difflib
+import hashlib
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from urllib.parse import quote
+
+from hpcjet.errors import ConfigError
+
+_RUN_NAME = re.compile(r"\d{8}-\d{6}-[a-z0-9]+")
+_EXP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_LONGEST_NAME = 150
+"""Bytes of a folder's name; file systems allow 255, and eCryptfs homes 143 to 150."""
+
+
+@dataclass(frozen=True)
+class Artifacts:
+    """The files of one attempt."""
+
+    path: Path
+
+    @property
+    def trajectory(self) -> Path:
+        return self.path / "trajectory.json"
+
+    @property
+    def patch(self) -> Path:
+        return self.path / "patch.diff"
+
+    @property
+    def tests_log(self) -> Path:
+        return self.path / "tests.log"
+
+    @property
+    def junit(self) -> Path:
+        return self.path / "junit.xml"
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """Names of the files in a run directory; it neither makes nor reads them, but for `write_secret`."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @property
+    def config(self) -> Path:
+        """The resolved config."""
+        return self.path / "config.yaml"
+
+    @property
+    def plan(self) -> Path:
+        return self.path / "plan.json"
+
+    @property
+    def job(self) -> Path:
+        """The batch script as it was submitted."""
+        return self.path / "job.sbatch"
+
+    @property
+    def state(self) -> Path:
+        return self.path / "state.json"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+    @property
+    def summary(self) -> Path:
+        return self.path / "summary.json"
+
+    @property
+    def results(self) -> Path:
+        """The folder of the result store."""
+        return self.path / "results"
+
+    @property
+    def lock(self) -> Path:
+        """The folder of the run lock."""
+        return self.path / "lock"
+
+    def logs(self, allocation: str, *, restart: int = 0) -> Path:
+        return self.path / "logs" / f"{allocation}-{restart}"
+
+    def node_log(self, allocation: str, *, restart: int = 0, node: str) -> Path:
+        return self.logs(allocation, restart=restart) / f"{path_name(node)}.log"
+
+    def rendezvous(self, allocation: str, *, restart: int = 0) -> Path:
+        return self.path / "rendezvous" / f"{allocation}-{restart}"
+
+    @property
+    def all_artifacts(self) -> Path:
+        return self.path / "artifacts"
+
+    def artifacts(self, instance_id: str, attempt: int) -> Artifacts:
+        return Artifacts(self.all_artifacts / path_name(instance_id) / str(attempt))
+
+    def secret(self, name: str) -> Path:
+        return self.path / "secrets" / path_name(name)
+
+    def write_secret(self, name: str, value: str) -> Path:
+        """Write a token to a file that only its owner may read."""
+        path = self.secret(name)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        atomic_write(path, value)
+        return path
+
+
+def path_name(text: str) -> str:
+    """`text` as the name of one file: itself where it is plain, else percent-encoded; a very long one ends in a hash."""
+    name = quote(text, safe="+@=,", errors="surrogatepass") or "%"
+    if name.startswith("."):
+        name = "%2E" + name[1:]
+    if len(name) <= _LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return f"{name[: _LONGEST_NAME - 17]}-{digest}"
+
+
+def new_short_id() -> str:
+    """Six random letters and digits."""
+    return "".join(secrets.choice("abcdefghijkmnpqrstuvwxyz23456789") for _ in range(6))
+
+
+def new_run_dir(root: Path, exp: str, *, now: datetime, short_id: str) -> RunDir:
+    """Make the directory of a new run, for its owner only.
+
+    Raises ConfigError if the name of the experiment cannot be a folder's, if the directory exists or cannot be made.
+    """
+    if not _EXP_NAME.fullmatch(exp):
+        raise ConfigError(f"exp={exp!r} is no folder name: use letters, digits, '.', '_' and '-'")
+    path = root / exp / f"{now:%Y%m%d-%H%M%S}-{short_id}"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        raise ConfigError(f"run directory {path} exists already; launch again for a new one") from None
+    except OSError as error:
+        raise ConfigError(
+            f"run directory {path} cannot be made: {error.strerror}; choose another runs folder"
+        ) from error
+    return RunDir(path)
+
+
+def runs(root: Path) -> list[RunDir]:
+    """All runs under `root`, oldest first by the time in their names."""
+    found = [RunDir(path) for path in root.glob("*/*") if _RUN_NAME.fullmatch(path.name) and path.is_dir()]
+    return sorted(found, key=lambda run: (run.path.name, str(run.path)))
+
+
+def find_run(text: str, root: Path) -> RunDir:
+    """The run that a person means: a path, the end of its name such as the short id, or `latest`.
+
+    Raises ConfigError if there is none, or more than one.
+    """
+    if not text:
+        raise ConfigError("no run was named: give a path, a short id, or latest")
+    if "/" in text and Path(text).is_dir():
+        return RunDir(Path(text).absolute())
+    there = runs(root)
+    if text == "latest" and there:
+        return there[-1]
+    matches = [run for run in there if f"{run.path.parent.name}/{run.path.name}".endswith(text.rstrip("/"))]
+    if len(matches) == 1:
+        return matches[0]
+    if not matches and Path(text).is_dir():
+        return RunDir(Path(text).absolute())
+    if matches:
+        raise ConfigError(f"run={text} is not unique under {root}: {_names(matches)}; give more of the name")
+    raise ConfigError(_not_found(text, root, there))
+
+
+def _not_found(text: str, root: Path, there: list[RunDir]) -> str:
+    if not there:
+        return f"run={text} was not found: there are no runs under {root.absolute()}; name the folder that holds them"
+    by_name = {name: run for run in there for name in (run.path.name, run.path.name.rsplit("-", 1)[1])}
+    close = difflib.get_close_matches(text.rsplit("/", 1)[-1], by_name, n=3, cutoff=0.5)
+    nearest = list(dict.fromkeys(by_name[name] for name in close))
+    return f"run={text} was not found under {root}; {'nearest' if nearest else 'newest'}: {_names(nearest or there)}"
+
+
+def _names(found: list[RunDir]) -> str:
+    return ", ".join(f"{run.path.parent.name}/{run.path.name}" for run in reversed(found[-5:]))
+
+
+def atomic_write(path: Path, data: bytes | str, mode: int = 0o600) -> None:
+    """Write a file so that readers, and a crash at any moment, see the old content or the new, never a part."""
+    with replacing(path, mode=mode) as descriptor:
+        view = memoryview(data.encode() if isinstance(data, str) else data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, mode: int = 0o600) -> Iterator[int]:
+    """A descriptor whose content takes the place of `path` when the block ends well, and leaves no trace otherwise."""
+    part = path.with_name(f".{path.name[:100]}.{secrets.token_hex(6)}.part")
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        try:
+            os.fchmod(descriptor, mode)
+            yield descriptor
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        part.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder last through a crash of the machine."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
