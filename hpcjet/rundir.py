@@ -126,7 +126,7 @@ class RunDir:
 
 
 def path_name(text: str) -> str:
-    """`text` as the name of one file: itself where it is plain, else percent-encoded; a very long one ends in a hash."""
+    """`text` as the name of one file: itself if it is plain, else percent-encoded; a very long one ends in a hash."""
     name = quote(text, safe="+@=,", errors="surrogatepass") or "%"
     if name.startswith("."):
         name = "%2E" + name[1:]
