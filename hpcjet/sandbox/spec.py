@@ -67,6 +67,8 @@ class Completed:
     timed_out: bool = False
     dropped_bytes: int = 0
     """Bytes cut out of the middle of a long output."""
+    limit: str = ""
+    """The limit that ended the command: "memory" or "processes"; empty if none did."""
 
 
 class Sandbox(Protocol):

@@ -1,0 +1,46 @@
+"""One thread that starts all sandboxes of this process.
+
+bwrap --die-with-parent asks the kernel to kill it when the *thread* that started it ends, so a sandbox must not be started
+by a thread that may end before it. This one lives as long as the process.
+"""
+
+import os
+import queue
+import subprocess
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+_Job = tuple["Future[subprocess.Popen[bytes]]", list[str], dict[str, Any]]
+_lock = threading.Lock()
+_jobs: "queue.SimpleQueue[_Job]" = queue.SimpleQueue()
+_owner_pid = 0
+
+
+def spawn(argv: list[str], **options: Any) -> "subprocess.Popen[bytes]":
+    """subprocess.Popen, called in the spawner thread. Raises what Popen raises."""
+    _ensure_thread()
+    future: Future[subprocess.Popen[bytes]] = Future()
+    _jobs.put((future, argv, options))
+    return future.result()
+
+
+def _ensure_thread() -> None:
+    global _jobs, _owner_pid
+    if _owner_pid == os.getpid():
+        return
+    with _lock:
+        if _owner_pid != os.getpid():  # the first call, or the first one after a fork
+            _jobs = queue.SimpleQueue()
+            threading.Thread(target=_serve, args=(_jobs,), name="hpcjet-spawner", daemon=True).start()
+            _owner_pid = os.getpid()
+
+
+def _serve(jobs: "queue.SimpleQueue[_Job]") -> None:
+    while True:
+        future, argv, options = jobs.get()
+        try:
+            future.set_result(subprocess.Popen(argv, **options))
+        except BaseException as error:  # whatever it is belongs to the caller, and this thread must live on
+            future.set_exception(error)
+        del future  # keeps no sandbox alive while waiting for the next
