@@ -84,6 +84,13 @@ class Sandbox(Protocol):
         """
         ...
 
+    def end_background(self) -> None:
+        """Kill what earlier commands left running and wait until it is gone; the sandbox stays usable.
+
+        Raises SandboxError if the sandbox itself is gone, or if something cannot be killed.
+        """
+        ...
+
     def close(self) -> None:
         """End every process in it and remove its scratch folder."""
         ...
