@@ -1,0 +1,129 @@
+"""Chat completions with a deadline and bounded repeats."""
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from hpcjet.engine.endpoint import Endpoint
+from hpcjet.engine.http import Answer, Late, Unanswered, request
+from hpcjet.engine.session import SESSION_HEADER
+
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 30.0
+_SHOWN = 500
+_CONTEXT = re.compile(
+    r"context[ _-]?(length|window|size)|longer than the model|maximum (model|input|prompt) length",
+    re.IGNORECASE,
+)
+_TRANSIENT = {408, 409, 425, 429}
+
+
+class ChatError(Exception):
+    """The engine gave no usable answer, repeats included. The text never holds the key."""
+
+
+class ContextExceeded(ChatError):
+    """The conversation is longer than the model's context: final, and the agent's own doing."""
+
+
+class DeadlinePassed(ChatError):
+    """The caller's deadline passed first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatSettings:
+    """How requests are made; see EngineConfig."""
+
+    request_timeout_s: float = 600.0
+    retries: int = 5
+    temperature: float | None = None
+    max_tokens: int | None = None
+
+    def body(self) -> dict[str, Any]:
+        """The part of a request body that these set."""
+        chosen = {"temperature": self.temperature, "max_tokens": self.max_tokens}
+        return {key: value for key, value in chosen.items() if value is not None}
+
+
+def complete(
+    endpoint: Endpoint, body: Mapping[str, Any], *, settings: ChatSettings, session: str, deadline: float
+) -> dict[str, Any]:
+    """One chat completion, as the decoded response; `deadline` is in time.monotonic().
+
+    Raises ContextExceeded, DeadlinePassed, and ChatError for the rest: at once where a repeat cannot help, such as a
+    wrong key, and after `settings.retries` repeats otherwise.
+    """
+    whole = {"model": endpoint.model, **settings.body(), **body}
+    url = f"{endpoint.base_url.rstrip('/')}/chat/completions"
+    trouble = ""
+    for repeat in range(settings.retries + 1):
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise DeadlinePassed(trouble)
+        answer = None
+        try:
+            answer = request(
+                "POST",
+                url,
+                timeout_s=min(settings.request_timeout_s, left),
+                api_key=endpoint.api_key,
+                headers={SESSION_HEADER: quote(session)},
+                body=whole,
+            )
+        except Late as error:
+            trouble = str(error)
+            if time.monotonic() >= deadline:
+                raise DeadlinePassed(trouble) from None
+        except Unanswered as error:
+            trouble = str(error)
+        if answer is not None:
+            if (completion := _completion(answer)) is not None:
+                return completion
+            trouble = _trouble(answer, endpoint)
+            _raise_if_final(answer, trouble)
+        if repeat < settings.retries:
+            _pause(repeat, answer, deadline)
+    raise ChatError(f"{url} gave no answer in {settings.retries + 1} tries; last: {trouble}")
+
+
+def _completion(answer: Answer) -> dict[str, Any] | None:
+    data = answer.json() if answer.status == 200 else None
+    if not isinstance(data, dict):
+        return None
+    choices = data.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices else None
+    return data if isinstance(first, dict) and isinstance(first.get("message"), dict) else None
+
+
+def error_text(answer: Answer, *, api_key: str) -> str:
+    """What a server says is wrong, short and without the key."""
+    data = answer.json()
+    error = data.get("error", data) if isinstance(data, dict) else None
+    if isinstance(error, dict):
+        text = " ".join(str(error[key]) for key in ("code", "message") if error.get(key))
+    else:
+        text = answer.body[:_SHOWN].decode("utf-8", "replace")
+    return (text.replace(api_key, "***") if api_key else text)[:_SHOWN]
+
+
+def _trouble(answer: Answer, endpoint: Endpoint) -> str:
+    if answer.status == 200:
+        return "HTTP 200 without a usable choice"
+    return f"HTTP {answer.status}: {error_text(answer, api_key=endpoint.api_key)}"
+
+
+def _raise_if_final(answer: Answer, trouble: str) -> None:
+    if answer.status in (400, 413, 422) and _CONTEXT.search(trouble):
+        raise ContextExceeded(trouble)
+    if 400 <= answer.status < 500 and answer.status not in _TRANSIENT:
+        raise ChatError(trouble)
+
+
+def _pause(repeat: int, answer: Answer | None, deadline: float) -> None:
+    pause_s = min(_FIRST_PAUSE_S * 2**repeat, _LONGEST_PAUSE_S)
+    if answer is not None and answer.retry_after_s is not None:
+        pause_s = min(answer.retry_after_s, _LONGEST_PAUSE_S)
+    time.sleep(max(0.0, min(pause_s, deadline - time.monotonic())))
