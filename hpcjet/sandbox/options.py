@@ -9,7 +9,8 @@ from hpcjet.sandbox.spec import SandboxSpec
 
 IO = "/run/hpcjet"
 """Where a sandbox finds the pipes of its commands."""
-SERVER = ("/etc/hpcjet/bash", "-p", "/etc/hpcjet/server")
+SERVER = "/etc/hpcjet/server"
+SERVER_SHELL = "/etc/hpcjet/bash"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/lib32", "/libx32", "/sbin", "/opt")
 SHM_SHARE = 0.5
@@ -51,6 +52,8 @@ class Features:
     overlay: bool
     tmpfs_size: bool
     disable_userns: bool
+    nproc: bool
+    """Whether the kernel counts RLIMIT_NPROC per user namespace, and so per sandbox (Linux 5.14)."""
 
 
 def render_options(spec: SandboxSpec, layout: Layout, features: Features, *, links: Mapping[str, str]) -> list[str]:

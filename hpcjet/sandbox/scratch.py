@@ -16,7 +16,7 @@ def make_scratch(layout: Layout, who: Identity, *, view: bool) -> int:
     lock = os.open(layout.scratch, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         _lock(lock, layout.scratch)
-        os.chmod(lock, 0o711 if who.switch else 0o700)
+        os.fchmod(lock, 0o711 if who.switch else 0o700)
         remove_tree(layout.work)
         for folder in (layout.tmp, layout.home, *((layout.upper, layout.work) if view else ())):
             folder.mkdir(exist_ok=True, mode=0o755)
@@ -66,7 +66,7 @@ def _remove(parent: int, name: str) -> None:
     except FileNotFoundError:
         return
     try:
-        for entry in os.listdir(folder):
+        for entry in os.listdir(folder):  # noqa: PTH208 (by descriptor)
             _remove(folder, entry)
     finally:
         os.close(folder)

@@ -1,7 +1,7 @@
 """One thread that starts all sandboxes of this process.
 
-bwrap --die-with-parent asks the kernel to kill it when the *thread* that started it ends, so a sandbox must not be started
-by a thread that may end before it. This one lives as long as the process.
+bwrap --die-with-parent asks the kernel to kill it when the *thread* that started it ends, so a sandbox must not be
+started by a thread that may end before it. This one lives as long as the process.
 """
 
 import os
@@ -9,7 +9,7 @@ import queue
 import subprocess
 import threading
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, cast
 
 _Job = tuple["Future[subprocess.Popen[bytes]]", list[str], dict[str, Any]]
 _lock = threading.Lock()
@@ -40,7 +40,7 @@ def _serve(jobs: "queue.SimpleQueue[_Job]") -> None:
     while True:
         future, argv, options = jobs.get()
         try:
-            future.set_result(subprocess.Popen(argv, **options))
+            future.set_result(cast("subprocess.Popen[bytes]", subprocess.Popen(argv, **options)))
         except BaseException as error:  # whatever it is belongs to the caller, and this thread must live on
             future.set_exception(error)
         del future  # keeps no sandbox alive while waiting for the next

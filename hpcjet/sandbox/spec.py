@@ -41,15 +41,15 @@ class Limits:
 class SandboxSpec:
     """One sandbox: what it shows, and its limits.
 
-    `scratch` is a folder on a local disk that belongs to this sandbox alone; it is made if missing, holds the upper layer
-    and the private /tmp, and is removed by close() unless `keep_scratch`.
+    `scratch` is a folder on a local disk that belongs to this sandbox alone; it is made if missing, holds the upper
+    layer and the private /tmp, and is removed by close() unless `keep_scratch`.
     """
 
     scratch: Path
     view: View | None = None
     mounts: tuple[Mount, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
-    """On top of a small fixed environment (PATH, HOME, LANG=C.UTF-8, TMPDIR, ...); the caller's own is never inherited."""
+    """On top of a small fixed environment (PATH, HOME, LANG=C.UTF-8, TMPDIR, ...); the caller's own is never there."""
     cwd: str = "/"
     limits: Limits = Limits()
     keep_scratch: bool = False
@@ -78,7 +78,7 @@ class Sandbox(Protocol):
     """On the host: the upper layer of the view, or the copied tree where there are no overlays; None without a view."""
 
     def run(self, command: str, *, timeout_s: float, cwd: str | None = None, stdin: bytes = b"") -> Completed:
-        """Run a bash command line; at its time limit it and all its descendants are killed and the sandbox stays usable.
+        """Run a bash command line; at its time limit it and its descendants are killed, and the sandbox stays usable.
 
         Raises SandboxError if the sandbox itself is gone.
         """

@@ -1,0 +1,170 @@
+"""One thread per process that watches all sandboxes: their memory and processes, and output that nobody waits for."""
+
+import contextlib
+import logging
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from hpcjet.sandbox.processes import Usage
+from hpcjet.sandbox.spec import Limits
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.5
+"""Between two looks at a sandbox. A command may exceed its limit for that long."""
+ALERT_TICK_S = 0.1
+"""The same for a sandbox that uses more than half of its memory or processes."""
+KILL_S = 2.0
+DRAIN_BYTES = 4 << 20
+"""Per pipe and tick: a process in the background that writes without end must not keep this thread busy."""
+
+
+@dataclass(eq=False)
+class Watched:
+    """What the supervisor knows of one sandbox."""
+
+    limits: Limits
+    measure: Callable[[], Usage]
+    kill: Callable[[], bool]
+    running: bool = False
+    """Whether a command runs now."""
+    exceeded: str = ""
+    """The limit that ended the running command."""
+    next_look: float = 0.0
+    pipes: dict[int, int] = field(default_factory=dict)
+    """Descriptors to empty, with the bytes left to read in this tick."""
+
+
+class Supervisor:
+    """Use `supervisor()` to get the one of this process."""
+
+    def __init__(self) -> None:
+        self.owner_pid = os.getpid()
+        self._lock = threading.Lock()
+        self._watched: list[Watched] = []
+        self._pipes: dict[int, Watched] = {}
+        self._epoll = select.epoll()
+        self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._epoll.register(self._wake_read, select.EPOLLIN)
+        threading.Thread(target=self._serve, name="hpcjet-supervisor", daemon=True).start()
+
+    def watch(self, item: Watched) -> None:
+        item.next_look = time.monotonic() + TICK_S
+        with self._lock:
+            self._watched.append(item)
+            if len(self._watched) == 1:
+                self._wake()
+
+    def forget(self, item: Watched) -> None:
+        """After this, nothing of the sandbox is touched any more."""
+        with self._lock:
+            with contextlib.suppress(ValueError):
+                self._watched.remove(item)
+            for pipe in list(item.pipes):
+                self._drop(pipe)
+
+    def empty(self, item: Watched, pipe: int) -> None:
+        """Take a pipe and read it to its end, so that a process in the background neither blocks nor gets SIGPIPE."""
+        with self._lock:
+            item.pipes[pipe] = DRAIN_BYTES
+            self._pipes[pipe] = item
+            self._epoll.register(pipe, select.EPOLLIN)
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake_write, b"x")
+
+    def _drop(self, pipe: int) -> None:
+        self._epoll.unregister(pipe)
+        os.close(pipe)
+        del self._pipes[pipe].pipes[pipe]
+        del self._pipes[pipe]
+
+    def _serve(self) -> None:
+        refill = time.monotonic() + TICK_S
+        while True:
+            wait_s = self._time_to_next_look()
+            for pipe, _ in self._epoll.poll(wait_s):
+                self._read(pipe)
+            now = time.monotonic()
+            if now >= refill:
+                self._refill()
+                refill = now + TICK_S
+            for item in [item for item in list(self._watched) if item.next_look <= now]:
+                self._look(item)
+
+    def _time_to_next_look(self) -> float | None:
+        with self._lock:
+            if not self._watched:
+                return None
+            return max(0.001, min(item.next_look for item in self._watched) - time.monotonic())
+
+    def _read(self, pipe: int) -> None:
+        if pipe == self._wake_read:
+            os.read(pipe, 64)
+            return
+        with self._lock:
+            item = self._pipes.get(pipe)
+            if item is None:  # forgotten since the poll
+                return
+            try:
+                data = os.read(pipe, 1 << 16)
+            except BlockingIOError:
+                return
+            item.pipes[pipe] -= len(data)
+            if not data:
+                self._drop(pipe)
+            elif item.pipes[pipe] <= 0:
+                self._epoll.modify(pipe, 0)
+
+    def _refill(self) -> None:
+        with self._lock:
+            for pipe, item in self._pipes.items():
+                if item.pipes[pipe] <= 0:
+                    self._epoll.modify(pipe, select.EPOLLIN)
+                item.pipes[pipe] = DRAIN_BYTES
+
+    def _look(self, item: Watched) -> None:
+        usage = item.measure()
+        exceeded, share = judge(usage, item.limits)
+        item.next_look = time.monotonic() + (ALERT_TICK_S if share > 0.5 else TICK_S)
+        if not exceeded:
+            return
+        log.warning("a sandbox is over its limit of %s; its commands are killed", exceeded)
+        if item.running:
+            item.exceeded = exceeded
+        deadline = time.monotonic() + KILL_S
+        while item.kill() and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+
+def judge(usage: Usage, limits: Limits) -> tuple[str, float]:
+    """The limit that is exceeded (or nothing), and the largest part of a limit in use."""
+    part = usage.threads / limits.processes if limits.processes else 0.0
+    if part > 1:
+        return "processes", part
+    if limits.memory_bytes:
+        memory = usage.rss_bytes() / limits.memory_bytes
+        if memory > 1:
+            memory = usage.pss_bytes() / limits.memory_bytes
+        if memory > 1:
+            return "memory", memory
+        part = max(part, memory)
+    return "", part
+
+
+_supervisor: Supervisor | None = None
+_starting = threading.Lock()
+
+
+def supervisor() -> Supervisor:
+    """The supervisor of this process; a forked child gets its own."""
+    global _supervisor
+    with _starting:
+        if _supervisor is None or _supervisor.owner_pid != os.getpid():
+            _supervisor = Supervisor()
+        return _supervisor
