@@ -75,7 +75,7 @@ class ResultStore:
     def segments(self) -> list[Path]:
         """The files of results, in the order of their names."""
         try:
-            names = os.listdir(self.folder)  # noqa: PTH208
+            names = _listing(self.folder)
         except FileNotFoundError:
             return []
         return [self.folder / name for name in sorted(names) if name.endswith(_SUFFIX) and not name.startswith(".")]
@@ -177,6 +177,16 @@ class Index:
         finally:
             if file is not None:
                 file.close()
+
+
+def _listing(folder: Path) -> list[str]:
+    """The names in a folder. On NFS one that was missing a while ago stays so, until its parent is listed."""
+    try:
+        return os.listdir(folder)  # noqa: PTH208
+    except FileNotFoundError:
+        if folder.name not in os.listdir(folder.parent):  # noqa: PTH208
+            raise
+        return os.listdir(folder)  # noqa: PTH208
 
 
 def _reason(error: ValueError) -> str:

@@ -103,6 +103,17 @@ def test_holder_elsewhere_that_went_silent_is_followed(tmp_path: Path) -> None:
         lock.check()
 
 
+@pytest.mark.parametrize("wrong_by_s", [-3600, 3600], ids=["slow clock", "fast clock"])
+def test_the_clock_of_this_node_does_not_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong_by_s: float
+) -> None:
+    pretend_holder(tmp_path, silent_s=0)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + wrong_by_s)
+    with pytest.raises(BusyError, match="last sign of life 0 s ago"):
+        RunLock(tmp_path).__enter__()
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'"x"', b'{"pid": "x"}'], ids=ascii)
 def test_unreadable_entry_counts_as_somebody(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "lock").mkdir()
