@@ -1,0 +1,139 @@
+"""The change that an agent made, taken by the runner. All git work is done in a sandbox, by the sandbox's user."""
+
+from dataclasses import dataclass
+
+from hpcjet.config.sandbox import SandboxConfig
+from hpcjet.errors import HpcjetError
+from hpcjet.sandbox import Completed, Sandbox, probe
+from hpcjet.tasks.changes import changed_paths
+from hpcjet.tasks.gitbox import base_git, git_setup, new_place
+from hpcjet.tasks.sections import protected_paths, split_off_tests
+from hpcjet.tasks.task import TESTBED, Task
+from hpcjet.tasks.tree import PreparedTree
+from hpcjet.tasks.verdict import Verdict
+
+__all__ = ["MAX_PATCH_BYTES", "Diff", "PatchError", "base_git", "take_diff"]
+
+MAX_PATCH_BYTES = 50_000_000
+MAX_FILE_BYTES = 200_000_000
+MAX_PLACES = 200
+"""With more changed places than this git looks at the whole tree, which is faster then."""
+_FILE_TOO_LARGE = 93
+
+# Order matters in stage_all: a folder that became a link still seems to hold its files; `add -u` is not fooled.
+_STAGE = r"""
+others() { git ls-files -z "$@" -X $base/info/exclude-all -- "${places[@]}" >$own/found 2>>$own/said; }
+nested() { while IFS= read -r -d '' name; do [[ $name == */ ]] && return; done <$own/found; false; }
+stage() { [ ! -s $own/found ] || git update-index --add --remove --replace -z --stdin <$own/found 2>>$own/said; }
+fresh() { : >$own/said; cp -p $base/index $own/index || exit 90; }
+stage_places() { fresh; others -m -o && ! nested && stage; }
+stage_all() { places=(); fresh; others -o && ! nested && git add -u 2>>$own/said && stage; }
+repair() {
+  find . -xdev -path ./.git -prune -o -type d ! -perm -700 -exec chmod u+rwx {} \; -false \
+    -o -name .git -prune -exec chmod -R u+rwX {} \; -exec rm -rf {} \; \
+    -o -type f ! -perm -400 -exec chmod u+r {} + -o ! -type f ! -type d ! -type l -exec rm -f {} +
+}
+mapfile -d '' -t places
+ulimit -f $max_kib
+if [ ${#places[@]} = 0 ] || ! stage_places || [ -s $own/said ]; then
+  if ! stage_all || [ -s $own/said ]; then
+    repair >/dev/null 2>&1
+    stage_all
+    case $? in 0) ;; 153) exit 93 ;; *) cat $own/said; exit 91 ;; esac
+  fi
+fi
+ulimit -f $(ulimit -H -f)
+"""
+_DIFF = (
+    "git diff --cached --binary --full-index --no-color --no-ext-diff --no-textconv --no-renames "
+    "--src-prefix=a/ --dst-prefix=b/ --diff-algorithm=myers --no-indent-heuristic --submodule=short HEAD"
+)
+_DIFF_FAILED_EXIT = "{ cat $own/said; exit 92; }"
+
+
+@dataclass(frozen=True)
+class Diff:
+    """What an agent changed."""
+
+    patch: bytes
+    """In git's binary-safe format; empty if nothing was changed."""
+    edited_tests: tuple[str, ...] = ()
+    """Test files among it; verify() takes them from the base and from the test patch instead."""
+
+
+class PatchError(HpcjetError):
+    """No usable patch could be taken. `verdict` and `failure` are what to record."""
+
+    def __init__(self, message: str, *, verdict: Verdict, failure: str = "") -> None:
+        super().__init__(message)
+        self.verdict = verdict
+        self.failure = failure
+
+
+def take_diff(
+    sandbox: Sandbox, tree: PreparedTree, task: Task, *, sandbox_config: SandboxConfig, timeout_s: float = 120.0
+) -> Diff:
+    """What the agent changed in its sandbox, which must show base_git(tree); call it however the agent ended.
+
+    First every process that the agent left is killed, so nothing can interfere. Neither its .git, its .gitattributes nor
+    its git settings are used, and of the .gitignore files those of the base commit. New files count unless they are
+    ignored, nested repositories as plain files. Sockets, pipes and modes but the executable bit cannot stand in a patch.
+    One thing goes unseen: an edit that leaves size and modification time (in whole seconds) of a file as they were.
+
+    Raises PatchError (too large, or git failed), SandboxError if the sandbox is gone.
+    """
+    sandbox.end_background()
+    places = _places(sandbox, tree, sandbox_config)
+    if places == ():
+        return Diff(b"")
+    patch = _Taker(sandbox, git_setup(own := new_place(), head=tree.head), own, timeout_s).take(places or ())
+    return Diff(patch, split_off_tests(patch, protected_paths(task))[1])
+
+
+def _places(sandbox: Sandbox, tree: PreparedTree, config: SandboxConfig) -> tuple[bytes, ...] | None:
+    if sandbox.upper is None or not probe(config).overlay:
+        return None
+    return changed_paths(sandbox.upper, tree.lowers, limit=MAX_PLACES)
+
+
+@dataclass(frozen=True)
+class _Taker:
+    sandbox: Sandbox
+    setup: str
+    own: str
+    timeout_s: float
+
+    def take(self, places: tuple[bytes, ...]) -> bytes:
+        """The patch; with `places` git looks only there."""
+        script = f"{self.setup}max_kib={MAX_FILE_BYTES // 1024}\n{_STAGE}{_DIFF} 2>$own/said || {_DIFF_FAILED_EXIT}"
+        done = self._run(script, stdin=b"".join(place + b"\0" for place in places))
+        total = len(done.output) + done.dropped_bytes
+        if total > MAX_PATCH_BYTES:
+            raise _too_large(f"the agent's patch has {total} bytes")
+        return self._take_in_pieces(total, piece=len(done.output)) if done.dropped_bytes else done.output
+
+    def _take_in_pieces(self, total: int, *, piece: int) -> bytes:
+        """The same patch once more, for one that is longer than the output of one command may be."""
+        self._run(f"{self.setup}{_DIFF} >$own/patch 2>$own/said || {_DIFF_FAILED_EXIT}")
+        read = f"dd if={self.own}/patch bs={piece} count=1 status=none skip="
+        patch = b"".join(self._run(f"{read}{index}").output for index in range(-(-total // piece)))
+        if len(patch) != total:
+            raise PatchError(
+                f"{len(patch)} of {total} bytes of the agent's patch could be read",
+                verdict=Verdict.infrastructure, failure="diff",
+            )  # fmt: skip
+        return patch
+
+    def _run(self, script: str, *, stdin: bytes = b"") -> Completed:
+        done = self.sandbox.run(script, timeout_s=self.timeout_s, cwd=TESTBED, stdin=stdin)
+        if done.returncode == _FILE_TOO_LARGE:
+            raise _too_large(f"a file that the agent changed has more than {MAX_FILE_BYTES} bytes")
+        if done.timed_out or done.returncode:
+            how = f"took more than {self.timeout_s:.0f} s" if done.timed_out else f"ended with {done.returncode}"
+            said = done.output[-500:].decode("utf-8", "replace").strip()
+            raise PatchError(f"taking the agent's patch {how}: {said}", verdict=Verdict.infrastructure, failure="diff")
+        return done
+
+
+def _too_large(what: str) -> PatchError:
+    return PatchError(f"{what}; {MAX_PATCH_BYTES} bytes of patch are allowed", verdict=Verdict.patch_rejected)
