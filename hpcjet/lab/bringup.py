@@ -3,6 +3,7 @@
 import secrets
 import shutil
 import socket
+import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from hpcjet.errors import LabError
 from hpcjet.lab import daemons, network, node, render
 from hpcjet.lab.cgroups import CONTROLLERS, CgroupTree, cgroup_version
 from hpcjet.lab.daemons import Daemon
-from hpcjet.lab.layout import Layout, node_name
+from hpcjet.lab.layout import DEFAULT_ROOT, Layout, node_name
 from hpcjet.lab.process import Process, kill, run, stop
 from hpcjet.lab.state import State, load_state, save_state
 from hpcjet.lab.user import User, ensure_user, remove_user
@@ -32,6 +33,12 @@ def make_root(layout: Layout) -> None:
     """Make the lab's folders, which all users may enter."""
     for path in (layout.root, layout.etc, layout.log, layout.run):
         path.mkdir(mode=0o755, parents=True, exist_ok=True)
+    for parent in layout.root.parents:
+        if not parent.stat().st_mode & stat.S_IXOTH:
+            raise LabError(
+                f"HPCJET_LAB_ROOT={layout.root}: an ordinary user cannot enter {parent}; "
+                f"choose a folder such as {DEFAULT_ROOT}, or chmod o+x {parent}"
+            )
     layout.marker.touch()
 
 
@@ -53,18 +60,26 @@ def start_afresh(layout: Layout, nodes: int, report: Report) -> None:
     save_state(layout, state)
 
 
+def has_network(layout: Layout) -> bool:
+    """Whether the lab's bridge is still there; without it the nodes are no use."""
+    return network.bridge_owner() == str(layout.root)
+
+
 def repair(layout: Layout, state: State, nodes: int, report: Report) -> None:
     """Start again what is gone of a lab that was up; its jobs stay."""
     if nodes != state.nodes:
         raise LabError(f"the lab is up with {state.nodes} nodes, not {nodes}; take it down first: hpcjet lab down")
+    gone = [name for name in (*DAEMONS, *map(node_name, range(1, nodes + 1))) if not state.alive(name)]
+    if not gone:
+        return
+    report(f"again: {', '.join(gone)}")
     for name, describe in DAEMONS.items():
-        if not state.alive(name):
-            report(f"{name} again")
+        if name in gone:
             _start_daemon(layout, state, describe(layout))
-    gone = [index for index in range(1, nodes + 1) if not state.alive(node_name(index))]
-    if gone:
-        report(f"{', '.join(map(node_name, gone))} again")
-        start_nodes(layout, state, gone)
+    crashed = [index for index in range(1, nodes + 1) if node_name(index) in gone]
+    for index in crashed:
+        node.report_down(layout, index)
+    start_nodes(layout, state, crashed)
 
 
 def start_nodes(layout: Layout, state: State, indices: Sequence[int]) -> None:

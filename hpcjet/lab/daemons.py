@@ -4,6 +4,7 @@ import os
 import secrets
 import shutil
 import subprocess
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,8 +81,11 @@ def prepare_database(layout: Layout) -> None:
     shutil.chown(layout.database_socket.parent, "mysql", "mysql")
     if layout.database.is_dir():
         return
-    fresh = layout.database.with_suffix(".new")
-    shutil.rmtree(fresh, ignore_errors=True)
+    for stale in layout.root.glob("mysql-new-*"):
+        shutil.rmtree(stale, ignore_errors=True)
+    # A name of its own: the installer of an `up` that was killed may still be at work.
+    fresh = Path(tempfile.mkdtemp(prefix="mysql-new-", dir=layout.root))
+    shutil.chown(fresh, "mysql", "mysql")
     run(["mariadb-install-db", "--no-defaults", "--user=mysql", f"--datadir={fresh}", *DATABASE_OPTIONS])
     fresh.rename(layout.database)
 

@@ -54,7 +54,7 @@ class Lab:
         bringup.make_root(self.layout)
         with locked(self.layout):
             state = load_state(self.layout)
-            if state and state.ready:
+            if state and state.ready and bringup.has_network(self.layout):
                 bringup.repair(self.layout, state, nodes, self._report)
             else:
                 bringup.start_afresh(self.layout, nodes, self._report)
@@ -84,6 +84,7 @@ class Lab:
             check_node_index(index, state.nodes)
             if keeper := state.alive(node_name(index)):
                 node.crash_node(self.layout, index, keeper)
+            node.report_down(self.layout, index)
             bringup.start_nodes(self.layout, state, [index])
 
     def kill_daemon(self, name: str) -> None:

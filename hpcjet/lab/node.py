@@ -89,6 +89,19 @@ def wait_for_nodes(layout: Layout, keepers: Mapping[int, Process], *, since: flo
         raise LabError(f"node {name} {what}; {tail(layout, name)}")
 
 
+def report_down(layout: Layout, index: int) -> None:
+    """Tell the controller that the node has no power, unless it has noticed.
+
+    It stands in for the minutes that a real node takes to boot. One that is back within SlurmdTimeout would count as one
+    that was never away, and the jobs that it lost as running.
+    """
+    name = node_name(index)
+    if "DOWN" in query_nodes(layout).get(name, {}).get("State", "DOWN"):
+        return
+    words = ["scontrol", "update", f"nodename={name}", "state=down", "reason=no power"]
+    run(words, env=slurm_environment(layout))
+
+
 def query_nodes(layout: Layout) -> dict[str, dict[str, str]]:
     """What scontrol says of each node, times in seconds since 1970; nothing while the controller does not answer."""
     env = {**slurm_environment(layout), "SLURM_TIME_FORMAT": "%s"}

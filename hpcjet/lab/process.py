@@ -11,8 +11,10 @@ from typing import NamedTuple
 from hpcjet.errors import LabError
 
 POLL_S = 0.05
-# Joins the control groups before the daemon exists, so that no daemon is ever outside of them, whenever we are killed.
+# Joins the control groups before the daemon exists, so that no daemon is ever outside of them, whenever we are killed;
+# where the groups have gone meanwhile, there is to be no daemon.
 START = """\
+set -e
 echo $$
 while [ "$1" != -- ]; do echo $$ >"$1"; shift; done
 shift

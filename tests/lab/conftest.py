@@ -1,0 +1,55 @@
+"""One Slurm lab for all tests here; a lab that is up already (a developer's) is used and left alone."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from hpcjet.errors import LabError
+from hpcjet.lab import Lab
+from hpcjet.lab.requirements import check_requirements
+
+NODES = 4
+
+
+@pytest.fixture(scope="session")
+def lab_was_up() -> bool:
+    return Lab().status().is_up
+
+
+@pytest.fixture(scope="session")
+def lab(lab_was_up: bool) -> Iterator[Lab]:
+    """A lab of four nodes. A test that breaks something of it mends it."""
+    _require_a_suitable_machine()
+    lab = Lab()
+    if lab_was_up:
+        assert len(lab.nodes) >= NODES, (
+            f"a lab of {len(lab.nodes)} nodes is up; the tests need {NODES}: hpcjet lab down"
+        )
+        lab.up(len(lab.nodes))
+        yield lab
+        return
+    try:
+        lab.up(NODES)
+        yield lab
+    finally:
+        lab.down()
+
+
+@pytest.fixture
+def own_lab(lab: Lab, lab_was_up: bool) -> Iterator[Lab]:
+    """The lab, for a test that takes it down; it is up again afterwards."""
+    if lab_was_up:
+        pytest.skip("a developer's lab is up, and this test would take it down")
+    yield lab
+    lab.down()
+    lab.up(NODES)
+
+
+def _require_a_suitable_machine() -> None:
+    try:
+        check_requirements()
+    except LabError as error:
+        if os.environ.get("CI") or os.environ.get("HPCJET_REQUIRE_LAB") == "1":
+            pytest.fail(str(error))
+        pytest.skip(str(error))
