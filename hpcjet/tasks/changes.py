@@ -11,8 +11,8 @@ _OPAQUE = ("user.overlay.opaque", "trusted.overlay.opaque")
 def changed_paths(upper: Path, lowers: Sequence[Path], *, limit: int) -> tuple[bytes, ...] | None:
     """The changed places below an upper layer, each a file or a whole folder, relative; without the top `.git`.
 
-    None if they do not tell the whole story (more than `limit`, a folder replaced by a file, something unreadable): look
-    at all of the view then. The layer must be at rest. No link in it is followed, nothing in it is opened but folders.
+    None if they do not tell the whole story (more than `limit`, a folder replaced by a file, something unreadable):
+    look at all of the view then. The layer must be at rest. No link in it is followed; only folders in it are opened.
     """
     found: list[bytes] = []
     waiting = [b""]

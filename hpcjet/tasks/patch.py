@@ -75,9 +75,9 @@ def take_diff(
 ) -> Diff:
     """What the agent changed in its sandbox, which must show base_git(tree); call it however the agent ended.
 
-    First every process that the agent left is killed, so nothing can interfere. Neither its .git, its .gitattributes nor
-    its git settings are used, and of the .gitignore files those of the base commit. New files count unless they are
-    ignored, nested repositories as plain files. Sockets, pipes and modes but the executable bit cannot stand in a patch.
+    First every process that the agent left is killed, so nothing can interfere. Neither its .git, its .gitattributes
+    nor its git settings are used, and of the .gitignore files those of the base commit. New files count unless they are
+    ignored, nested repositories as plain files. Sockets, pipes and modes but the executable bit do not fit a patch.
     One thing goes unseen: an edit that leaves size and modification time (in whole seconds) of a file as they were.
 
     Raises PatchError (too large, or git failed), SandboxError if the sandbox is gone.

@@ -3,7 +3,6 @@
 import errno
 import os
 import shlex
-import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from hpcjet.config.sandbox import SandboxConfig
 from hpcjet.errors import SandboxError
 from hpcjet.sandbox import Completed, Limits, Mount, Sandbox, SandboxSpec, View, open_sandbox
 from hpcjet.sandbox.identity import identity
+from hpcjet.sandbox.read_back import read_back
 from hpcjet.sandbox.scratch import remove_tree
 from hpcjet.sandbox.spec import GIB
 from hpcjet.tasks.gitbox import base_git, git_setup, new_place
@@ -214,21 +214,14 @@ def _read(run: TestRun, folder: Path, place: Place) -> None:
 
 
 def read_report(folder: Path) -> bytes:
-    """The report that untrusted code left in its folder; only a plain file of a sane size is read. Raises ReportError."""
+    """The report that untrusted code left; only a plain file of a sane size is read. Raises ReportError."""
     folder.chmod(0o700)
     try:
-        descriptor = os.open(folder / REPORT, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        return read_back(folder, REPORT, max_bytes=MAX_BYTES)
     except FileNotFoundError:
         raise ReportError("absent", "the tests wrote no report") from None
-    except OSError as error:
-        raise ReportError("hostile", f"the test report cannot be opened: {error.strerror}") from None
-    with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise ReportError("hostile", "the test report is not a plain file")
-        if found.st_size > MAX_BYTES:
-            raise ReportError("too_large", f"the test report has {found.st_size} bytes; {MAX_BYTES} are allowed")
-        return file.read(MAX_BYTES)
+    except SandboxError as error:
+        raise ReportError("hostile", f"the test report cannot be used: {error}") from None
 
 
 def _check_limits(done: Completed, place: Place, *, what: str) -> None:

@@ -47,9 +47,9 @@ def verify(
 ) -> Verification:
     """Judge a patch against the base tree; everything that goes wrong becomes a verdict and nothing is raised.
 
-    What the patch does to test files is left out: those come from the base and from the test patch. `scratch` is a folder
-    on a local disk for this call alone, removed at the end; `timeout_s` limits the tests, and once more a rebuild;
-    `artifacts` receives tests.log, junit.xml and build.log. See run_tests() for what a hostile patch can still forge.
+    What the patch does to test files is left out: those come from the base and from the test patch. `scratch` is a
+    folder on a local disk for this call alone, removed at the end; `timeout_s` limits the tests, and once more a
+    rebuild; `artifacts` receives tests.log, junit.xml and build.log. See run_tests() for what can still be forged.
     """
     if not patch.strip():
         return Verification(verdict=Verdict.empty_patch, detail="the patch is empty")
