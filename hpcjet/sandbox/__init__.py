@@ -4,12 +4,23 @@ from typing import TYPE_CHECKING
 
 from hpcjet.config.sandbox import SandboxConfig
 from hpcjet.errors import SandboxError
+from hpcjet.sandbox.readback import read_back
 from hpcjet.sandbox.spec import Completed, Limits, Mount, Sandbox, SandboxSpec, View
 
 if TYPE_CHECKING:
     from hpcjet.sandbox.detect import Probe
 
-__all__ = ["Completed", "Limits", "Mount", "Sandbox", "SandboxSpec", "View", "open_sandbox", "probe"]
+__all__ = [
+    "Completed",
+    "Limits",
+    "Mount",
+    "Sandbox",
+    "SandboxSpec",
+    "View",
+    "open_sandbox",
+    "probe",
+    "read_back",
+]
 
 
 def open_sandbox(config: SandboxConfig, spec: SandboxSpec) -> Sandbox:

@@ -6,7 +6,7 @@ import select
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpcjet.errors import SandboxError
@@ -81,12 +81,12 @@ class BwrapSandbox:
         with self._busy:
             if self._closed:
                 raise SandboxError(f"the sandbox in {self._layout.scratch} is closed; open a new one")
-            self._watched.exceeded = ""
-            self._watched.running = True
+            supervisor().begin(self._watched)
             try:
-                return self._run(script, folder, stdin, timeout_s)
+                done = self._run(script, folder, stdin, timeout_s)
             finally:
-                self._watched.running = False
+                limit = supervisor().finish(self._watched)
+            return replace(done, limit=limit)
 
     def _run(self, script: bytes, folder: bytes, stdin: bytes, timeout_s: float) -> Completed:
         begin = time.monotonic()
@@ -108,7 +108,7 @@ class BwrapSandbox:
                 os.close(source)
         return Completed(
             returncode=int(answer), output=output.bytes(), seconds=time.monotonic() - begin, timed_out=timed_out,
-            dropped_bytes=output.dropped, limit=self._watched.exceeded,
+            dropped_bytes=output.dropped,
         )  # fmt: skip
 
     def _open_fifo(self) -> int:

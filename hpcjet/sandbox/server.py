@@ -102,7 +102,7 @@ class Server:
         return SandboxError(f"the sandbox has ended by itself (bwrap exit code {code}); open a new one")
 
     def kill_below(self, *, spare: Sequence[int] = ()) -> bool:
-        """Kill what commands started, except the trees that `spare` are the roots of; call it until nothing was left."""
+        """Kill what commands started, except the trees with the roots `spare`; call it until nothing was left."""
         with self._ending:
             return self._lives() and processes.kill_below(self.init, spare=spare)
 

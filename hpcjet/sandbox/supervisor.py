@@ -34,6 +34,8 @@ class Watched:
     """Whether a command runs now."""
     exceeded: str = ""
     """The limit that ended the running command."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held for a look and the kill that may follow, which must not meet the next command."""
     next_look: float = 0.0
     pipes: dict[int, int] = field(default_factory=dict)
     """Descriptors to empty, with the bytes left to read in this tick."""
@@ -52,6 +54,18 @@ class Supervisor:
         self._epoll.register(self._wake_read, select.EPOLLIN)
         threading.Thread(target=self._serve, name="hpcjet-supervisor", daemon=True).start()
 
+    def begin(self, item: Watched) -> None:
+        """A command starts."""
+        with item.lock:
+            item.exceeded = ""
+            item.running = True
+
+    def finish(self, item: Watched) -> str:
+        """The command has ended; the limit that it exceeded, or nothing."""
+        with item.lock:
+            item.running = False
+            return item.exceeded
+
     def watch(self, item: Watched) -> None:
         item.next_look = time.monotonic() + TICK_S
         with self._lock:
@@ -61,7 +75,7 @@ class Supervisor:
 
     def forget(self, item: Watched) -> None:
         """After this, nothing of the sandbox is touched any more."""
-        with self._lock:
+        with item.lock, self._lock:
             with contextlib.suppress(ValueError):
                 self._watched.remove(item)
             for pipe in list(item.pipes):
@@ -95,7 +109,8 @@ class Supervisor:
                 self._refill()
                 refill = now + TICK_S
             for item in [item for item in list(self._watched) if item.next_look <= now]:
-                self._look(item)
+                with item.lock:
+                    self._look(item)
 
     def _time_to_next_look(self) -> float | None:
         with self._lock:
