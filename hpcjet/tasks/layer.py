@@ -109,7 +109,7 @@ def _spec(draft: Path, order: Order) -> SandboxSpec:
 
 def _first_checkout(draft: Path, order: Order, who: Identity) -> str:
     git_dir, tree = draft / "git", draft / "tree"
-    _new_repository(git_dir)
+    new_repository(git_dir)
     _write_pack(git_dir / "objects/pack", order.source, f"{order.commit}^{{tree}}\n")
     head = _root_commit(git_dir, order)
     tree.mkdir(mode=0o755)
@@ -140,7 +140,8 @@ def _next_objects(draft: Path, order: Order) -> str:
     return head
 
 
-def _new_repository(git_dir: Path) -> None:
+def new_repository(git_dir: Path) -> None:
+    """An empty git directory with one branch, main, and without line-end conversion."""
     for folder in ("objects/pack", "objects/info", "refs/heads", "refs/tags", "info"):
         (git_dir / folder).mkdir(parents=True)
     (git_dir / "HEAD").write_bytes(b"ref: refs/heads/main\n")
@@ -150,7 +151,7 @@ def _new_repository(git_dir: Path) -> None:
 
 def _inherit(below: Path, git_dir: Path) -> None:
     """A git directory with the objects of the one below. Hard links: with alternates a sandbox would need both."""
-    _new_repository(git_dir)
+    new_repository(git_dir)
     shutil.copytree(below / "objects", git_dir / "objects", copy_function=_link, dirs_exist_ok=True)
 
 
