@@ -14,7 +14,7 @@ Subparsers = Any
 
 
 def register(subparsers: Subparsers, *, more: Iterable[Callable[[Subparsers], object]] = ()) -> Subparsers:
-    """Add `tasks` with `build` and `list`; `more` adds further commands below `tasks`. Returns the subparsers of `tasks`.
+    """Add `tasks` with `build` and `list`; `more` adds further commands below it. Returns the subparsers of `tasks`.
 
     Every command sets the default `func`: a callable from Namespace to exit code. It raises TaskError.
     """

@@ -207,7 +207,9 @@ def _problem(commit: SeriesCommit, git_dir: Path) -> str:
 
 def _slugs(names: Sequence[str]) -> list[str]:
     """Short names for patches that can name folders, each once only."""
-    plain = [re.sub(r"[^A-Za-z0-9_-]+", "-", re.sub(r"\.(patch|diff)$", "", name)).strip("-")[:80] for name in names]
+    # 0001-3.11-gh-1-title.patch: the number of a mail and the branch tell nothing
+    bare = [re.sub(r"^\d{4}-(\d+\.\d+-)?|\.(patch|diff)$", "", name) for name in names]
+    plain = [re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")[:80] for name in bare]
     seen: Counter[str] = Counter()
     result = []
     for slug in plain:

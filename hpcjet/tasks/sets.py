@@ -1,4 +1,4 @@
-"""Task sets: folders with tasks.jsonl (and validated.jsonl, once validated) and repos/, and which one is the default."""
+"""Task sets: folders with tasks.jsonl, validated.jsonl once validated, and repos/; and which one is the default."""
 
 from pathlib import Path
 
