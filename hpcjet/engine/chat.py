@@ -57,36 +57,32 @@ def complete(
     wrong key, and after `settings.retries` repeats otherwise.
     """
     whole = {"model": endpoint.model, **settings.body(), **body}
-    url = f"{endpoint.base_url.rstrip('/')}/chat/completions"
     trouble = ""
     for repeat in range(settings.retries + 1):
         left = deadline - time.monotonic()
         if left <= 0:
             raise DeadlinePassed(trouble)
-        answer = None
+        retry_after_s = None
         try:
-            answer = request(
-                "POST",
-                url,
-                timeout_s=min(settings.request_timeout_s, left),
-                api_key=endpoint.api_key,
-                headers={SESSION_HEADER: quote(session)},
-                body=whole,
-            )
-        except Late as error:
-            trouble = str(error)
-            if time.monotonic() >= deadline:
-                raise DeadlinePassed(trouble) from None
-        except Unanswered as error:
-            trouble = str(error)
-        if answer is not None:
+            answer = _post(endpoint, whole, session=session, timeout_s=min(settings.request_timeout_s, left))
             if (completion := _completion(answer)) is not None:
                 return completion
-            trouble = _trouble(answer, endpoint)
+            trouble, retry_after_s = _trouble(answer, endpoint), answer.retry_after_s
             _raise_if_final(answer, trouble)
+        except Unanswered as error:
+            trouble = str(error)
+            if isinstance(error, Late) and time.monotonic() >= deadline:
+                raise DeadlinePassed(trouble) from None
         if repeat < settings.retries:
-            _pause(repeat, answer, deadline)
-    raise ChatError(f"{url} gave no answer in {settings.retries + 1} tries; last: {trouble}")
+            time.sleep(max(0.0, min(pause_s(repeat, retry_after_s), deadline - time.monotonic())))
+    raise ChatError(f"{endpoint.base_url} gave no answer in {settings.retries + 1} tries; last: {trouble}")
+
+
+def _post(endpoint: Endpoint, body: Mapping[str, Any], *, session: str, timeout_s: float) -> Answer:
+    url = f"{endpoint.base_url.rstrip('/')}/chat/completions"
+    # Quoted: an instance id may hold what no header may.
+    headers = {SESSION_HEADER: quote(session)}
+    return request("POST", url, timeout_s=timeout_s, api_key=endpoint.api_key, headers=headers, body=body)
 
 
 def _completion(answer: Answer) -> dict[str, Any] | None:
@@ -122,8 +118,7 @@ def _raise_if_final(answer: Answer, trouble: str) -> None:
         raise ChatError(trouble)
 
 
-def _pause(repeat: int, answer: Answer | None, deadline: float) -> None:
-    pause_s = min(_FIRST_PAUSE_S * 2**repeat, _LONGEST_PAUSE_S)
-    if answer is not None and answer.retry_after_s is not None:
-        pause_s = min(answer.retry_after_s, _LONGEST_PAUSE_S)
-    time.sleep(max(0.0, min(pause_s, deadline - time.monotonic())))
+def pause_s(repeat: int, retry_after_s: float | None = None) -> float:
+    """Seconds before a repeat: doubling, or what the server asked for, up to a limit."""
+    wanted = _FIRST_PAUSE_S * 2 ** min(repeat, 30) if retry_after_s is None else retry_after_s
+    return min(wanted, _LONGEST_PAUSE_S)

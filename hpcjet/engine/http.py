@@ -79,10 +79,10 @@ def request(
         connection.close()
 
 
-def get_status(url: str, *, timeout_s: float) -> int | None:
+def get_status(url: str, *, timeout_s: float, api_key: str = "") -> int | None:
     """The status of a GET, or None if nothing answered."""
     try:
-        return request("GET", url, timeout_s=timeout_s).status
+        return request("GET", url, timeout_s=timeout_s, api_key=api_key).status
     except Unanswered:
         return None
 

@@ -8,6 +8,8 @@ from hpcjet.cluster.child import Child, tail
 from hpcjet.engine.http import get_status
 from hpcjet.errors import EngineError
 
+_PROBE_S = 2.0
+
 
 class EngineProcess:
     """The process of one engine; its output goes to `log`."""
@@ -29,8 +31,11 @@ class EngineProcess:
                 "node; check its path here"
             ) from error
 
-    def wait_healthy(self, url: str, *, deadline: float) -> None:
-        """Wait until a GET of `url` is answered with 200. Raises EngineError when it ended or the deadline passed."""
+    def wait_healthy(self, url: str, *, deadline: float, api_key: str = "") -> None:
+        """Wait until a GET of `url` is answered with 200.
+
+        Raises EngineError when the process ended or the deadline passed.
+        """
         began = time.monotonic()
         pause_s = 0.02
         while True:
@@ -43,7 +48,7 @@ class EngineProcess:
                     f"{self._name} did not answer at {url} within {time.monotonic() - began:.0f} s; raise "
                     f"engine.start_timeout_s if it is still loading; {self._evidence()}"
                 )
-            if get_status(url, timeout_s=min(left, 5)) == 200 and self.alive():
+            if get_status(url, timeout_s=min(left, _PROBE_S), api_key=api_key) == 200 and self.alive():
                 return
             time.sleep(min(pause_s, left))
             pause_s = min(pause_s * 1.5, 1)

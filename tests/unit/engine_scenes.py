@@ -18,6 +18,7 @@ from hpcjet.engine import Engine, EngineSite, build_engine
 from hpcjet.engine.endpoint import Endpoint
 from hpcjet.engine.keyfile import new_key
 from hpcjet.sandbox import Sandbox, SandboxSpec, View, open_sandbox, probe
+from hpcjet.sandbox.identity import identity
 from hpcjet.tasks.jsonl import dump_tasks
 from hpcjet.tasks.task import TESTBED, Recipe, Task
 
@@ -100,6 +101,8 @@ def sandbox_of(scene: Scene) -> Iterator[Sandbox]:
         # Not under pytest's private folder: the sandbox's user must get there.
         Path(near).chmod(0o755)
         subprocess.run(["cp", "-a", str(scene.base), f"{near}/base"], check=True)
+        for path in (Path(near) / "base", *(Path(near) / "base").rglob("*")):
+            identity(config).own(path)
         spec = SandboxSpec(scratch=Path(near) / "scratch", view=View(lowers=(Path(near) / "base",), at=TESTBED))
         with open_sandbox(config, spec) as sandbox:
             yield sandbox

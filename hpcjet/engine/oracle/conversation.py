@@ -8,7 +8,7 @@ from typing import Any
 
 TEXT_ACTION = re.compile(r"```mswea_bash_command\s*\n(.*?)\n```", re.DOTALL)
 """How commands look when no tools are offered: the fenced block of mini-swe-agent's text mode."""
-_RETURNCODE = re.compile(r"return_?code\W{1,5}(-?\d+)")
+_RETURNCODE = re.compile(r"return_?code\W{1,5}?(-?\d+)")
 
 
 @dataclass

@@ -27,8 +27,13 @@ class OracleEngine:
 
     def wait_ready(self, *, deadline: float) -> Endpoint:
         root = f"http://{_bracketed(self._site.host)}:{self._site.port}"
-        self._process.wait_healthy(f"{root}/health", deadline=deadline)
+        # Not /health: with the fresh key, another engine that holds the port cannot pass for this one.
+        self._process.wait_healthy(f"{root}/v1/models", api_key=self._site.api_key, deadline=deadline)
         return Endpoint(base_url=f"{root}/v1", model="oracle", api_key=self._site.api_key, label=LABEL)
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid
 
     def alive(self) -> bool:
         return self._process.alive()

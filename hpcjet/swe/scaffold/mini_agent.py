@@ -14,8 +14,8 @@ from hpcjet.engine.endpoint import Endpoint
 from hpcjet.errors import SandboxError
 from hpcjet.sandbox.spec import Sandbox
 from hpcjet.swe.scaffold.meter import Meter
-from hpcjet.swe.scaffold.mini_environment import SandboxEnvironment
-from hpcjet.swe.scaffold.mini_model import ChatModel, exit_message
+from hpcjet.swe.scaffold.mini_environment import SandboxEnvironment, exit_message
+from hpcjet.swe.scaffold.mini_model import ChatModel
 from hpcjet.swe.scaffold.settings import ScaffoldSettings
 from hpcjet.swe.scaffold.spec import Outcome
 from hpcjet.swe.scaffold.trajectory import TrajectoryFile

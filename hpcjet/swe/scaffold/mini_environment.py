@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from minisweagent.exceptions import Submitted
+from minisweagent.exceptions import Submitted, TimeExceeded
 
 from hpcjet.sandbox.spec import Completed, Sandbox
 from hpcjet.swe.scaffold.meter import Meter
@@ -12,6 +12,8 @@ from hpcjet.tasks.task import TESTBED
 
 SENTINEL = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 _SHORTEST_S = 0.1
+_LONGEST_SUBMISSION = 10_000
+"""Characters; for the reader only, the patch is taken from the tree."""
 
 
 class SandboxEnvironment:
@@ -28,8 +30,11 @@ class SandboxEnvironment:
         command = action.get("command", "")
         if not isinstance(command, str) or "\0" in command:
             return _not_run("the command must be a text without NUL characters")
-        limit_s = max(_SHORTEST_S, min(self._settings.command_timeout_s, self._deadline - time.monotonic()))
         began = time.monotonic()
+        if began >= self._deadline:
+            # One answer may hold many commands.
+            raise TimeExceeded(exit_message("TimeExceeded", "the time of the attempt was over"))
+        limit_s = max(_SHORTEST_S, min(self._settings.command_timeout_s, self._deadline - began))
         try:
             result = self._sandbox.run(_encodable(command), timeout_s=limit_s, cwd=cwd or TESTBED)
         finally:
@@ -52,6 +57,11 @@ class SandboxEnvironment:
         return {"info": {"config": {"environment": config, "environment_type": kind}}}
 
 
+def exit_message(status: str, detail: str) -> dict[str, Any]:
+    """The message that ends mini-swe-agent's loop."""
+    return {"role": "exit", "content": detail, "extra": {"exit_status": status, "submission": "", "detail": detail}}
+
+
 def _not_run(reason: str) -> dict[str, Any]:
     return {"output": "", "returncode": -1, "exception_info": f"Not run: {reason}."}
 
@@ -68,10 +78,6 @@ def _raise_if_submitted(text: str, result: Completed) -> None:
         raise Submitted(
             {"role": "exit", "content": submission, "extra": {"exit_status": "Submitted", "submission": submission}}
         )
-
-
-_LONGEST_SUBMISSION = 10_000
-"""Characters; for the reader only, the patch is taken from the tree."""
 
 
 def _note(result: Completed, limit_s: float) -> str:

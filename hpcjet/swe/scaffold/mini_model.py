@@ -21,6 +21,7 @@ from minisweagent.models.utils.actions_toolcall import (
 from hpcjet.engine.chat import ChatError, ContextExceeded, DeadlinePassed, complete
 from hpcjet.engine.endpoint import Endpoint
 from hpcjet.swe.scaffold.meter import Meter
+from hpcjet.swe.scaffold.mini_environment import exit_message
 from hpcjet.swe.scaffold.settings import ScaffoldSettings
 
 _TEXT_ACTION = r"```mswea_bash_command\s*\n(.*?)\n```"
@@ -145,11 +146,6 @@ class ChatModel:
         return list(
             parse_regex_actions(text, action_regex=_TEXT_ACTION, format_error_template=template, template_kwargs=given)
         )
-
-
-def exit_message(status: str, detail: str) -> dict[str, Any]:
-    """The message that ends mini-swe-agent's loop."""
-    return {"role": "exit", "content": detail, "extra": {"exit_status": status, "submission": "", "detail": detail}}
 
 
 def _sent(message: Mapping[str, Any]) -> dict[str, Any]:
