@@ -11,7 +11,7 @@ _OPAQUE = ("user.overlay.opaque", "trusted.overlay.opaque")
 def changed_paths(upper: Path, lowers: Sequence[Path], *, limit: int) -> tuple[bytes, ...] | None:
     """The changed places below an upper layer, each a file or a whole folder, relative; without the top `.git`.
 
-    None if they do not tell the whole story (more than `limit`, a folder replaced by a file, something unreadable):
+    None if they do not tell the whole story (more than `limit`, a folder in place of a file, something unreadable):
     look at all of the view then. The layer must be at rest. No link in it is followed; only folders in it are opened.
     """
     found: list[bytes] = []
@@ -44,7 +44,9 @@ def _change(entry: "os.DirEntry[bytes]", place: bytes, lowers: Sequence[Path]) -
     below = [_mode(os.fsencode(lower) + b"/" + place) for lower in lowers]
     over_folder = any(map(stat.S_ISDIR, below))
     if stat.S_ISDIR(mode):
-        return "descend" if over_folder and not _opaque(entry) else "changed"
+        if over_folder:
+            return "changed" if _opaque(entry) else "descend"
+        return None if any(below) else "changed"
     if stat.S_ISCHR(mode):  # a whiteout; a sandbox user can make no other device
         return "changed"
     if over_folder:

@@ -1,5 +1,6 @@
 """The change that an agent made, taken by the runner. All git work is done in a sandbox, by the sandbox's user."""
 
+import re
 from dataclasses import dataclass
 
 from hpcjet.config.sandbox import SandboxConfig
@@ -25,7 +26,7 @@ _STAGE = r"""
 others() { git ls-files -z "$@" -X $base/info/exclude-all -- "${places[@]}" >$own/found 2>>$own/said; }
 nested() { while IFS= read -r -d '' name; do [[ $name == */ ]] && return; done <$own/found; false; }
 stage() { [ ! -s $own/found ] || git update-index --add --remove --replace -z --stdin <$own/found 2>>$own/said; }
-fresh() { : >$own/said; cp -p $base/index $own/index || exit 90; }
+fresh() { : >$own/said; rm -f $own/index.lock; cp -p $base/index $own/index || exit 90; }
 stage_places() { fresh; others -m -o && ! nested && stage; }
 stage_all() { places=(); fresh; others -o && ! nested && git add -u 2>>$own/said && stage; }
 repair() {
@@ -34,6 +35,7 @@ repair() {
     -o -type f ! -perm -400 -exec chmod u+r {} + -o ! -type f ! -type d ! -type l -exec rm -f {} +
 }
 mapfile -d '' -t places
+[ -z "$repair_first" ] || repair >/dev/null 2>&1
 ulimit -f $max_kib
 if [ ${#places[@]} = 0 ] || ! stage_places || [ -s $own/said ]; then
   if ! stage_all || [ -s $own/said ]; then
@@ -48,6 +50,8 @@ _DIFF = (
     "git diff --cached --binary --full-index --no-color --no-ext-diff --no-textconv --no-renames "
     "--src-prefix=a/ --dst-prefix=b/ --diff-algorithm=myers --no-indent-heuristic --submodule=short HEAD"
 )
+# at the start of a line: content never is
+_SUBMODULE = re.compile(rb"^(?:new file mode|new mode|index [0-9a-f]+\.\.[0-9a-f]+) 160000$", re.MULTILINE)
 _DIFF_FAILED_EXIT = "{ cat $own/said; exit 92; }"
 
 
@@ -77,7 +81,8 @@ def take_diff(
 
     First every process that the agent left is killed, so nothing can interfere. Neither its .git, its .gitattributes
     nor its git settings are used, and of the .gitignore files those of the base commit. New files count unless they are
-    ignored, nested repositories as plain files. Sockets, pipes and modes but the executable bit do not fit a patch.
+    ignored, nested repositories as plain files. Sockets, pipes and modes but the executable bit do not fit a patch,
+    nor does a folder called .GIT in any other spelling of case.
     One thing goes unseen: an edit that leaves size and modification time (in whole seconds) of a file as they were.
 
     Raises PatchError (too large, or git failed), SandboxError if the sandbox is gone.
@@ -86,7 +91,11 @@ def take_diff(
     places = _places(sandbox, tree, sandbox_config)
     if places == ():
         return Diff(b"")
-    patch = _Taker(sandbox, git_setup(own := new_place(), head=tree.head), own, timeout_s).take(places or ())
+    taker = _Taker(sandbox, git_setup(own := new_place(), head=tree.head), own, timeout_s)
+    patch = taker.take(places or ())
+    if _SUBMODULE.search(patch):
+        # a repository of the agent's where a file was; one without its .git is a plain folder
+        patch = taker.take((), repair_first=True)
     return Diff(patch, split_off_tests(patch, protected_paths(task))[1])
 
 
@@ -103,9 +112,10 @@ class _Taker:
     own: str
     timeout_s: float
 
-    def take(self, places: tuple[bytes, ...]) -> bytes:
+    def take(self, places: tuple[bytes, ...], *, repair_first: bool = False) -> bytes:
         """The patch; with `places` git looks only there."""
-        script = f"{self.setup}max_kib={MAX_FILE_BYTES // 1024}\n{_STAGE}{_DIFF} 2>$own/said || {_DIFF_FAILED_EXIT}"
+        settings = f"max_kib={MAX_FILE_BYTES // 1024} repair_first={'yes' if repair_first else ''}\n"
+        script = f"{self.setup}{settings}{_STAGE}{_DIFF} 2>$own/said || {_DIFF_FAILED_EXIT}"
         done = self._run(script, stdin=b"".join(place + b"\0" for place in places))
         total = len(done.output) + done.dropped_bytes
         if total > MAX_PATCH_BYTES:

@@ -14,7 +14,7 @@ from hpcjet.config.sandbox import SandboxConfig
 from hpcjet.errors import SandboxError
 from hpcjet.sandbox import Completed, Limits, Mount, Sandbox, SandboxSpec, View, open_sandbox
 from hpcjet.sandbox.identity import identity
-from hpcjet.sandbox.read_back import read_back
+from hpcjet.sandbox.readback import read_back
 from hpcjet.sandbox.scratch import remove_tree
 from hpcjet.sandbox.spec import GIB
 from hpcjet.tasks.gitbox import base_git, git_setup, new_place
