@@ -30,7 +30,7 @@ class ContextExceeded(ChatError):
 
 
 class DeadlinePassed(ChatError):
-    """The caller's deadline passed first."""
+    """The caller's deadline passed before or during the first try; in a repeat it is the engine that is to blame."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,12 +57,12 @@ def complete(
     wrong key, and after `settings.retries` repeats otherwise.
     """
     whole = {"model": endpoint.model, **settings.body(), **body}
-    trouble = ""
+    trouble, tries = "", 0
     for repeat in range(settings.retries + 1):
         left = deadline - time.monotonic()
         if left <= 0:
-            raise DeadlinePassed(trouble)
-        retry_after_s = None
+            break
+        tries, retry_after_s = repeat + 1, None
         try:
             answer = _post(endpoint, whole, session=session, timeout_s=min(settings.request_timeout_s, left))
             if (completion := _completion(answer)) is not None:
@@ -71,11 +71,13 @@ def complete(
             _raise_if_final(answer, trouble)
         except Unanswered as error:
             trouble = str(error)
-            if isinstance(error, Late) and time.monotonic() >= deadline:
+            if isinstance(error, Late) and repeat == 0 and time.monotonic() >= deadline:
                 raise DeadlinePassed(trouble) from None
         if repeat < settings.retries:
             time.sleep(max(0.0, min(pause_s(repeat, retry_after_s), deadline - time.monotonic())))
-    raise ChatError(f"{endpoint.base_url} gave no answer in {settings.retries + 1} tries; last: {trouble}")
+    if not trouble:
+        raise DeadlinePassed("the deadline had passed before the request")
+    raise ChatError(f"{endpoint.base_url} gave no answer in {tries} tries; last: {trouble}")
 
 
 def _post(endpoint: Endpoint, body: Mapping[str, Any], *, session: str, timeout_s: float) -> Answer:

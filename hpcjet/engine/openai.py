@@ -13,7 +13,7 @@ from hpcjet.errors import EngineError
 
 _PAUSE_S = 0.5
 _SHOWN_MODELS = 8
-_ONE_WORD = {"messages": [{"role": "user", "content": "Say OK."}], "max_tokens": 16}
+_ONE_WORD = {"messages": [{"role": "user", "content": "Say OK."}]}
 
 
 class OpenAIEngine:

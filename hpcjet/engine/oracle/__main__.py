@@ -1,6 +1,7 @@
 """`python -m hpcjet.engine.oracle`: serve the oracle until SIGTERM."""
 
 import argparse
+import resource
 import sys
 from pathlib import Path
 
@@ -32,6 +33,7 @@ def _serve(config: OracleConfig, options: argparse.Namespace) -> int:
     from hpcjet.engine.oracle.server import OracleServer
     from hpcjet.tasks.jsonl import iter_tasks
 
+    _allow_many_connections()
     tasks = KnownTasks(iter_tasks(options.tasks))
     server = OracleServer(tasks, config=config, api_key=read_key(options.key_file))
     print(f"oracle: plays {config.mode.value} for {len(tasks)} known tasks; it is no model", flush=True)
@@ -49,6 +51,12 @@ def _serve(config: OracleConfig, options: argparse.Namespace) -> int:
         print(f"oracle: cannot listen on {options.host} port {options.port}: {error}", file=sys.stderr)
         return EXIT_CLUSTER
     return 0
+
+
+def _allow_many_connections() -> None:
+    """Each waiting agent holds a connection; the usual limit of 1024 files is meant for programs that use select()."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _parser() -> argparse.ArgumentParser:
