@@ -87,7 +87,7 @@ def _test_folder(path: str) -> str:
     """The outermost folder of tests that a file lies in, or nothing."""
     folders = path.split("/")[:-1]
     for depth, name in enumerate(folders, 1):
-        if name in TEST_FOLDERS:
+        if name in TEST_FOLDERS or name.endswith(("_test", "_tests")):
             return "/".join(folders[:depth])
     return ""
 
