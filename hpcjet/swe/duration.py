@@ -17,8 +17,8 @@ def duration(seconds: float) -> str:
 
 
 def count(number: int) -> str:
-    """Such as 1,203,112, or 12.3 M from ten million on."""
-    for size, unit in ((10**12, "T"), (10**9, "G"), (10**7, "M")):
+    """Such as 20,313, or 1.2 M from a million on."""
+    for size, unit in ((10**12, "T"), (10**9, "G"), (10**6, "M")):
         if number >= size:
-            return f"{number / (10**6 if unit == 'M' else size):.1f} {unit}"
+            return f"{number / size:.1f} {unit}"
     return f"{number:,}"
