@@ -56,7 +56,10 @@ class BwrapSandbox:
         self._fifo = ""
         self._count = 0
         self.upper: Path | None = self._layout.upper if spec.view else None
-        self._lock = make_scratch(self._layout, runtime.who, view=spec.view is not None)
+        try:
+            self._lock = make_scratch(self._layout, runtime.who, view=spec.view is not None)
+        except OSError as error:
+            raise self._unwritable(error) from error
         try:
             check_reachable(self._layout.scratch, runtime.who)
             if spec.view and not runtime.features.overlay:
@@ -92,15 +95,23 @@ class BwrapSandbox:
         begin = time.monotonic()
         spare = processes.children(self._server.init)
         output = Output(self._spec.limits.output_bytes)
-        source = self._open_fifo()
+        try:
+            source = self._open_fifo()
+            request = [os.fsencode(self._fifo), self._put("stdin", stdin), folder, *self._by_file(script)]
+        except OSError as error:
+            raise self._unwritable(error) from error
         held = False
         try:
-            self._server.send([os.fsencode(self._fifo), self._put("stdin", stdin), folder, *self._by_file(script)])
+            self._server.send(request)
             answer = self._collect(source, output, begin + timeout_s)
             timed_out = answer is None
             if answer is None:
                 answer = self._kill_command(source, output, spare)
             held = drain(source, output)
+        except BaseException:
+            # Ctrl-C, say: an answer that comes later must not be taken for that of the next command.
+            self._server.end()
+            raise
         finally:
             if held:
                 self._leave_fifo(source)
@@ -177,6 +188,12 @@ class BwrapSandbox:
                 return answer
         self._server.end()
         raise self._undying()
+
+    def _unwritable(self, error: OSError) -> SandboxError:
+        return SandboxError(
+            f"cannot write to scratch={self._layout.scratch}: {error}; free space there, or set sandbox.scratch to a "
+            "folder on a local disk that this user may write"
+        )
 
     def _undying(self) -> SandboxError:
         return SandboxError(

@@ -16,7 +16,7 @@ from hpcjet.config.sandbox import SandboxConfig
 from hpcjet.errors import SandboxError
 from hpcjet.sandbox.bwrap import BwrapSandbox, Runtime
 from hpcjet.sandbox.denial import classify, read_sysctls
-from hpcjet.sandbox.etc import shared_etc
+from hpcjet.sandbox.etc import is_complete, shared_etc
 from hpcjet.sandbox.identity import check_reachable, identity
 from hpcjet.sandbox.options import SERVER, SERVER_SHELL, Features
 from hpcjet.sandbox.program import find_bwrap, reachable_bwrap
@@ -55,8 +55,7 @@ def probe(config: SandboxConfig) -> Probe:
     key = (os.getpid(), *dataclasses.astuple(config), str(scratch_base(config)))
     with _lock:
         known = _known.get(key)
-        # What all sandboxes share may have been cleaned away from /tmp during a long run.
-        if known is None or (known.runtime and not (known.runtime.etc / "hpcjet/server").is_file()):
+        if known is None or (known.runtime and not is_complete(known.runtime.etc)):
             known = _known[key] = _probe(config)
         return known
 

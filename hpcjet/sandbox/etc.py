@@ -1,5 +1,6 @@
 """What every sandbox of this user on this node shares: a small /etc with the command server in it."""
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -18,6 +19,7 @@ COPIED = (
 )
 """Of the host's /etc, what programs need and what says nothing about people or services."""
 
+PROGRAMS = ("hpcjet/server", "hpcjet/bash")
 HOME = "/home/agent"
 HOSTNAME = "sandbox"
 
@@ -26,15 +28,23 @@ def shared_etc(base: Path, who: Identity, *, shell: Path) -> Path:
     """The shared /etc below `base`, built if it is not there yet, whoever else builds it at the same time."""
     folder = _private_folder(base)
     target = folder / _version(who, shell)
-    if not (target / "hpcjet/server").is_file():
+    if not is_complete(target):
         fresh = Path(tempfile.mkdtemp(dir=folder))
         _build(fresh, who, shell)
         fresh.chmod(0o755)
+        with contextlib.suppress(OSError):
+            # A leftover that somebody cleaned in part; living sandboxes keep what they see of it.
+            target.rename(f"{fresh}.old")
         try:
             fresh.rename(target)
         except OSError:  # another process was first
             shutil.rmtree(fresh)
     return target
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether nothing of a shared /etc was cleaned away, as happens in /tmp during a long run."""
+    return all((folder / name).is_file() for name in ("passwd", "group", "hosts", "nsswitch.conf", *PROGRAMS))
 
 
 def _private_folder(base: Path) -> Path:
@@ -44,7 +54,9 @@ def _private_folder(base: Path) -> Path:
     found = folder.lstat()
     if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022:
         return folder
-    return Path(tempfile.mkdtemp(prefix=".hpcjet-sandbox-", dir=base))
+    fresh = Path(tempfile.mkdtemp(prefix=".hpcjet-sandbox-", dir=base))
+    fresh.chmod(0o755)  # nothing in it is a secret, and the sandbox user may be another one
+    return fresh
 
 
 def _version(who: Identity, shell: Path) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
+LARGE_BYTES = 64 << 20
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -88,6 +89,17 @@ class Usage:
     def rss_bytes(self) -> int:
         """Resident memory, pages that several processes share counted for each. Cheap."""
         return sum(_rss_bytes(pid) for pid in self.pids)
+
+    def take_first_when_memory_runs_out(self) -> None:
+        """Ask the kernel to kill these, if large, before engines and Ray when the node or the job has no memory left.
+
+        Not at the start of a sandbox: the server in it cannot be written to (see server_script), and a wrapper would cost
+        a millisecond. The processes that matter live long enough to be seen.
+        """
+        for pid in self.pids:
+            if _rss_bytes(pid) > LARGE_BYTES:
+                with contextlib.suppress(OSError):
+                    (PROC / str(pid) / "oom_score_adj").write_text("1000")
 
     def pss_bytes(self) -> int:
         """Resident memory, shared pages counted once. The kernel walks the page tables for it."""

@@ -44,8 +44,8 @@ def _lock(descriptor: int, scratch: Path) -> None:
 def remove_tree(path: Path) -> None:
     """Remove a folder whatever the modes in it are. Follows no symbolic link; a path that is gone already is fine.
 
-    Overlayfs leaves an inner work folder of mode 000, and commands leave folders that their owner may not write, or that
-    are thousands of levels deep.
+    Overlayfs leaves an inner work folder of mode 000, and commands leave folders that their owner may not write, or
+    that are thousands of levels deep.
     """
     try:
         parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

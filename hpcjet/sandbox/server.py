@@ -54,7 +54,6 @@ class Server:
 
     def _await_start(self, bwrap: str, complaints: int) -> int:
         """The host's process id of process 1 of the sandbox."""
-        _take_first_when_memory_runs_out(self._process.pid)
         try:
             started = self.read_answer(time.monotonic() + OPEN_S) == b"ready"
         except SandboxError:
@@ -135,12 +134,6 @@ def _environment() -> dict[str, str]:
     """For bwrap itself, whose library may come from an environment module; the sandbox starts with an empty one."""
     path = os.environ.get("LD_LIBRARY_PATH")
     return {"LD_LIBRARY_PATH": path} if path else {}
-
-
-def _take_first_when_memory_runs_out(pid: int) -> None:
-    """Ask the kernel to kill an agent's processes before engines and Ray; children inherit it."""
-    with contextlib.suppress(OSError):
-        (processes.PROC / str(pid) / "oom_score_adj").write_text("1000")
 
 
 def write_all(descriptor: int, data: bytes) -> None:

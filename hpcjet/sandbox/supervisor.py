@@ -145,6 +145,7 @@ class Supervisor:
 
     def _look(self, item: Watched) -> None:
         usage = item.measure()
+        usage.take_first_when_memory_runs_out()
         exceeded, share = judge(usage, item.limits)
         item.next_look = time.monotonic() + (ALERT_TICK_S if share > 0.5 else TICK_S)
         if not exceeded:

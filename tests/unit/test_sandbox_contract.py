@@ -313,6 +313,11 @@ def test_too_much_memory_ends_the_command(opened: Opener) -> None:
     assert box.run("true", timeout_s=30).limit == ""
 
 
+def test_large_processes_are_the_first_that_the_kernel_kills(opened: Opener) -> None:
+    program = "x = bytearray(b'1' * (100 << 20)); time.sleep(1.2); print(open('/proc/self/oom_score_adj').read())"
+    assert output(opened(), f'/usr/bin/python3 -c "import time; {program}"').strip() == "1000"
+
+
 def test_too_many_processes_end_the_command(opened: Opener) -> None:
     box = opened(limits=Limits(processes=40))
     done = box.run("for i in $(seq 200); do sleep 1000 & done; wait", timeout_s=60)

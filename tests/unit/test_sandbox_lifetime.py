@@ -3,6 +3,7 @@
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -133,7 +134,7 @@ def test_sandboxes_die_with_a_killed_owner(overlay: SandboxConfig, place: Path) 
     owner = start_owner(place / "s")
     assert owner.stdout
     assert owner.stdout.readline() == b"open\n"
-    wait_for(lambda: len(processes_showing(place)) >= 4)
+    wait_for(lambda: len(processes_showing(place)) == 3)  # server and two sleeps
     kill(owner)
     wait_for(lambda: not processes_showing(place))
 
@@ -223,9 +224,9 @@ def test_a_shared_folder_prepared_by_somebody_else_is_not_used(place: Path, over
 @needs_root
 def test_a_closed_folder_on_the_way_is_named(place: Path, overlay: SandboxConfig) -> None:
     (place / "closed").mkdir(mode=0o700)
-    with pytest.raises(SandboxError, match=f"chmod o\\+x {place}/closed"):
+    with pytest.raises(SandboxError, match=re.escape(f"chmod o+x {place}/closed")):
         open_sandbox(overlay, SandboxSpec(scratch=place / "closed/s"))
-    with pytest.raises(SandboxError, match="sandbox.scratch"):
+    with pytest.raises(SandboxError, match="or set sandbox"):
         open_sandbox(SandboxConfig(scratch=place / "closed"), SandboxSpec(scratch=place / "s"))
 
 

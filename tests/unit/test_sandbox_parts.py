@@ -4,6 +4,7 @@
 import os
 import re
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from hpcjet.sandbox.denial import classify
 from hpcjet.sandbox.identity import identity
 from hpcjet.sandbox.options import Features, Layout, environment, render_options
 from hpcjet.sandbox.output import Output
-from hpcjet.sandbox.processes import Usage
+from hpcjet.sandbox.processes import Usage, _children_by_scan, children
 from hpcjet.sandbox.scratch import remove_tree
 from hpcjet.sandbox.supervisor import judge
 
@@ -108,6 +109,12 @@ def test_denials_are_told_apart(text: str, sysctls: dict[str, str], kind: str, c
     assert cure in found.cure
 
 
+def test_children_are_found_on_kernels_that_do_not_list_them() -> None:
+    with subprocess.Popen(["sleep", "100"]) as child:
+        assert child.pid in children(os.getpid()) and child.pid in _children_by_scan(os.getpid())
+        child.kill()
+
+
 def test_the_limits_are_judged() -> None:
     own = (os.getpid(),)
     assert judge(Usage(10, own), Limits(memory_bytes=None, processes=9))[0] == "processes"
@@ -135,7 +142,7 @@ def test_remove_tree_removes_what_its_owner_may_not_and_follows_no_link(tmp_path
 
 def test_remove_tree_of_a_deep_tree(tmp_path: Path) -> None:
     folder = os.open(tmp_path, os.O_RDONLY)
-    for name in ["top", *["d" * 20] * 3000]:
+    for name in ["top", *["d" * 20] * 1200]:
         os.mkdir(name, dir_fd=folder)
         inner = os.open(name, os.O_RDONLY, dir_fd=folder)
         os.close(folder)
