@@ -124,7 +124,7 @@ def read_series(series: Path) -> list[tuple[str, int]]:
     return result
 
 
-_DIFF_START = re.compile(rb"^(diff --git |Index: |--- \S|\+\+\+ \S)", re.MULTILINE)
+_DIFF_START = re.compile(rb"^(diff -|Index: |--- \S|\+\+\+ \S)", re.MULTILINE)
 _FIELD = re.compile(
     r"(From|Author|Date|Origin|Bug(-\w+)?|Forwarded|Applied-Upstream|Last-Update|Last-Updated|Reviewed-by|Acked-by|"
     r"Signed-off-by|Co-authored-by|Cc|MIME-Version|Content-[\w-]+|X-[\w-]+|Fixes|Backported?(-by)?|Commit|Merge):",
@@ -134,7 +134,11 @@ _TITLE = re.compile(r"(Subject|Description):\s*", re.IGNORECASE)
 _STAT = re.compile(
     r"\s.*\|\s+(\d+|Bin)\b.*|\s*\d+ files? changed.*|\s(create|delete) mode .*|\s(rename|copy) .*|---\s*"
 )
-_NOISE = re.compile(r"\(?\s*cherry[- ]picked from commit [0-9a-f]+\)?|From [0-9a-f]{40} .*|commit [0-9a-f]{40}", re.I)
+_NOISE = re.compile(
+    r"\(?\s*cherry[- ]picked from commit [0-9a-f]+\)?|From [0-9a-f]{40} .*|commit [0-9a-f]{40}|"
+    r"(Co-authored|Signed-off|Reviewed|Reported)-by: .*",
+    re.IGNORECASE,
+)
 
 
 def patch_header(patch: bytes) -> str:
