@@ -1,7 +1,8 @@
 """The run directory: every file that a run writes, named once.
 
 <root>/<exp>/<YYYYmmdd-HHMMSS>-<short id>/
-├── config.yaml  plan.json  job.sbatch  state.json  report.html  summary.json
+├── config.yaml  plan.json  job.sbatch  submission.json  state.json  progress.json  summary.json  report.html
+├── submit/                                submitit's own files
 ├── logs/<allocation>-<restart>/<node>.log
 ├── rendezvous/<allocation>-<restart>/     where the nodes of one allocation find each other
 ├── results/                               segments of the result store
@@ -87,6 +88,21 @@ class RunDir:
     @property
     def summary(self) -> Path:
         return self.path / "summary.json"
+
+    @property
+    def progress(self) -> Path:
+        """Counts and rate while it runs."""
+        return self.path / "progress.json"
+
+    @property
+    def submission(self) -> Path:
+        """Which job or process runs it."""
+        return self.path / "submission.json"
+
+    @property
+    def submit_folder(self) -> Path:
+        """submitit's own files."""
+        return self.path / "submit"
 
     @property
     def results(self) -> Path:

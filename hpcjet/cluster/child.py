@@ -1,4 +1,4 @@
-"""Child processes that end with us: own process group, killed by the kernel if we die, ended in order if we do not."""
+"""Child processes that end with us: own session, killed by the kernel if we die, ended in order if we do not."""
 
 import contextlib
 import ctypes
@@ -10,13 +10,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+import psutil
+
 PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
 # Loaded here, not between fork and exec, where taking the loader's lock could deadlock.
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Child:
-    """One child process with its group. Its output goes to a log file."""
+    """One child process with a session of its own. Its output goes to a log file."""
 
     def __init__(
         self, name: str, argv: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path | None = None
@@ -69,29 +72,63 @@ class Child:
             self._process.send_signal(signal.SIGTERM)
 
     def stop(self, timeout_s: float) -> None:
-        """End the whole group: SIGTERM, then SIGKILL for what is left after `timeout_s`."""
-        deadline = time.monotonic() + timeout_s
-        self._signal_group(signal.SIGTERM)
-        self.wait(timeout_s)
-        while self._group_lives() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        self._signal_group(signal.SIGKILL)
+        """End its whole session: SIGTERM to the process, then SIGKILL for all that is left after `timeout_s`.
+
+        With timeout 0 SIGKILL comes at once, for what keeps nothing worth saving.
+        """
+        if timeout_s:
+            self.interrupt()
+            self.wait(timeout_s)
+        kill_session(self.pid)
         self.wait(5)
         if self._process.stdin:
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.close()
 
-    def _signal_group(self, number: int) -> None:
-        # The group's id is the child's pid, which the kernel does not reuse while the group has members.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, number)
 
-    def _group_lives(self) -> bool:
+def kill_session(leader: int) -> None:
+    """SIGKILL every process of the session that `leader` began, until none is left; groups within it do not matter.
+
+    The id of a session is not reused while it has members, so nothing of others can be hit.
+    """
+    deadline = time.monotonic() + 5
+    while (members := _session_members(leader)) and time.monotonic() < deadline:
+        for pid in members:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def adopt_orphans() -> None:
+    """Have the kernel hand us, not process 1, the children of our children that die: so we can reap them."""
+    _LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_orphans() -> None:
+    """Kill and reap every child that we have left, however it detached itself."""
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
         try:
-            os.killpg(self.pid, 0)
-        except (ProcessLookupError, PermissionError):
-            return False
-        return True
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            for child in psutil.Process().children():
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.kill()
+            time.sleep(0.01)
+
+
+def _session_members(session: int) -> list[int]:
+    found = []
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                # The command's name, in parentheses, may hold anything; what follows is plain.
+                state, _, _, sid = Path(entry.path, "stat").read_text().rpartition(")")[2].split()[:4]
+                if int(sid) == session and state != "Z":
+                    found.append(int(entry.name))
+    return found
 
 
 def tail(log: Path, lines: int = 15) -> str:

@@ -54,6 +54,11 @@ class PortBlock:
         return self.base + 7
 
     @property
+    def client(self) -> int:
+        """Ray's client server, which `ray start --head` cannot leave out."""
+        return self.base + 9
+
+    @property
     def engine(self) -> int:
         return self.base + 8
 

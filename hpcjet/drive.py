@@ -1,0 +1,76 @@
+"""The driver: runs the workload on the head. Started by the node agent, which says on standard input where Ray is."""
+
+import importlib
+import json
+import logging
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from hpcjet.cluster.signals import Interrupted, signals_raise
+from hpcjet.cluster.state import annotate_state
+from hpcjet.errors import EXIT_INTERRUPTED, EXIT_WORKLOAD, HpcjetError
+from hpcjet.plan import Plan, read_plan
+from hpcjet.runlock import RunLock
+from hpcjet.workload import Cluster, Workload
+
+_log = logging.getLogger(__name__)
+
+WORKLOADS = {"swe": "hpcjet.swe.workload:SweWorkload", "noop": "hpcjet.noop:NoopWorkload"}
+"""Experiment -> the class of its workload, imported when it is run."""
+
+
+def main() -> None:
+    """`python -m hpcjet.drive RUN/plan.json`"""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
+    plan = read_plan(Path(sys.argv[1]).read_text())
+    sys.exit(_drive(plan))
+
+
+def _drive(plan: Plan) -> int:
+    try:
+        with signals_raise(signal.SIGTERM), RunLock(plan.run.path):
+            workload = _workload(plan)
+            workload.prepare()
+            import ray  # while the head starts: it takes most of a second
+
+            word = sys.stdin.readline()
+            if not word:
+                return EXIT_INTERRUPTED
+            return _run(plan, workload, ray, json.loads(word))
+    except Interrupted as interrupted:
+        _log.warning("ended by %s", interrupted.name)
+        return EXIT_INTERRUPTED
+    except HpcjetError as error:
+        _log.error("%s", error)
+        annotate_state(plan.run.state, str(error))
+        return error.exit_code
+    except Exception as error:
+        # The last resort: who watches the run must see why it failed, not only that it did.
+        _log.exception("the workload failed")
+        annotate_state(plan.run.state, f"the workload failed: {type(error).__name__}: {error}")
+        return EXIT_WORKLOAD
+
+
+def _workload(plan: Plan) -> Workload:
+    module, _, name = WORKLOADS[plan.exp].partition(":")
+    workload: Workload = getattr(importlib.import_module(module), name)(plan, plan.typed_config())
+    return workload
+
+
+def _run(plan: Plan, workload: Workload, ray: Any, word: dict[str, Any]) -> int:
+    cluster = Cluster(ray=ray, address=word["address"], engine_port=word["engine_port"], hosts=tuple(word["hosts"]))
+    with workload:
+        ray.init(
+            address=f"{word['address']}:{word['gcs_port']}", log_to_driver=False, logging_level=logging.WARNING
+        )
+        try:
+            cluster.await_nodes(plan)
+            return workload.run(cluster)
+        finally:
+            ray.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""plan(config) -> Plan: what a run will do, before anything is touched. Pure: no disk, no process, no clock."""
+
+import dataclasses
+import json
+import shlex
+from dataclasses import dataclass
+from typing import Any
+
+from hpcjet.config.cluster import LocalConfig, SlurmConfig
+from hpcjet.config.compose import from_dict, to_dict
+from hpcjet.config.root import LaunchConfig, kind_of
+from hpcjet.errors import ConfigError
+from hpcjet.rundir import RunDir
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeGroup:
+    """Nodes that are alike. None: what the site or the machine gives."""
+
+    name: str
+    nodes: int
+    cpus: int | None
+    gpus: int | None
+    memory_gb: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """All that the node agents need; plan.json in the run directory."""
+
+    exp: str
+    cluster: str
+    run_dir: str
+    python: str
+    groups: tuple[NodeGroup, ...]
+    min_nodes: int
+    time_min: int | None
+    boot_timeout_s: float
+    end_timeout_s: float
+    interface: str | None
+    object_store_gb: float | None
+    env: dict[str, str]
+    """Variables for everything that runs on the nodes, on top of what the job has."""
+    driver: tuple[str, ...]
+    """The command that runs on the head: the workload."""
+    config: dict[str, Any]
+    """The resolved config as plain data."""
+
+    @property
+    def num_nodes(self) -> int:
+        return sum(group.nodes for group in self.groups)
+
+    @property
+    def run(self) -> RunDir:
+        from pathlib import Path
+
+        return RunDir(Path(self.run_dir))
+
+    def typed_config(self) -> LaunchConfig:
+        return from_dict(self.config)
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), indent=2)
+
+
+FIXED_ENV = {
+    "RAY_AUTH_MODE": "token",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "PYTHONUNBUFFERED": "1",
+    "PYTHONUTF8": "1",
+}
+"""Set for everything on the nodes. litellm would try to fetch a price list from the internet at import, three times."""
+
+
+def make_plan(config: LaunchConfig, *, run_dir: RunDir, python: str) -> Plan:
+    """The plan of one launch into `run_dir` with the interpreter `python`."""
+    cluster = config.cluster
+    group = _group(cluster)
+    return Plan(
+        exp=kind_of("exp", config.exp),
+        cluster=kind_of("cluster", cluster),
+        run_dir=str(run_dir.path),
+        python=python,
+        groups=(group,),
+        min_nodes=cluster.min_nodes or group.nodes,
+        time_min=cluster.time_min if isinstance(cluster, SlurmConfig) else None,
+        boot_timeout_s=cluster.boot_timeout_s,
+        end_timeout_s=cluster.end_timeout_s,
+        interface=cluster.interface,
+        object_store_gb=cluster.object_store_gb,
+        env={**FIXED_ENV, **cluster.env},
+        driver=(python, "-m", "hpcjet.drive", str(run_dir.plan)),
+        config=to_dict(config),
+    )
+
+
+def read_plan(text: str) -> Plan:
+    """The reverse of Plan.to_json. Raises ConfigError for a file that is not a plan of this version."""
+    try:
+        data = json.loads(text)
+        groups = tuple(NodeGroup(**group) for group in data.pop("groups"))
+        return Plan(**{**data, "driver": tuple(data["driver"])}, groups=groups) if groups else _no_groups()
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"plan.json is not a plan of this version of hpcjet ({error}); launch again") from None
+
+
+def agent_command(plan: Plan) -> str:
+    """The shell command that starts the node agent of this plan on a node."""
+    return shlex.join([plan.python, "-u", "-m", "hpcjet.cluster.node", str(plan.run.plan)])
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The most that a run can use up, in hours; None where the plan leaves the number to the site."""
+
+    node_hours: float | None
+    cpu_hours: float | None
+    gpu_hours: float | None
+
+
+def cost(plan: Plan) -> Cost:
+    """Time limit times what is asked for."""
+    if plan.time_min is None:
+        return Cost(None, None, None)
+    hours = plan.time_min / 60
+    cpus = [group.nodes * group.cpus for group in plan.groups if group.cpus is not None]
+    return Cost(
+        node_hours=plan.num_nodes * hours,
+        cpu_hours=sum(cpus) * hours if len(cpus) == len(plan.groups) else None,
+        gpu_hours=sum(group.nodes * (group.gpus or 0) for group in plan.groups) * hours,
+    )
+
+
+def _group(cluster: Any) -> NodeGroup:
+    if isinstance(cluster, SlurmConfig):
+        return NodeGroup(
+            name="main",
+            nodes=cluster.nodes,
+            cpus=cluster.cpus_per_node,
+            gpus=_gpus(cluster),
+            memory_gb=cluster.mem_gb,
+        )
+    assert isinstance(cluster, LocalConfig)
+    return NodeGroup(name="main", nodes=1, cpus=cluster.cpus, gpus=cluster.gpus, memory_gb=cluster.memory_gb)
+
+
+def _gpus(cluster: SlurmConfig) -> int | None:
+    """gpus_per_node, or the count at the end of gres=gpu:4 or gres=gpu:a100:4."""
+    if cluster.gpus_per_node is not None or not cluster.gres:
+        return cluster.gpus_per_node
+    counts = [each.split("(")[0].split(":") for each in cluster.gres.split(",") if each.split(":")[0] == "gpu"]
+    return sum(int(words[-1]) if words[-1].isdigit() else 1 for words in counts)
+
+
+def _no_groups() -> Plan:
+    raise ValueError("no node groups")
