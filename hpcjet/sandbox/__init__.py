@@ -1,4 +1,37 @@
-"""Rootless sandboxes for agents and tests."""
+"""Rootless sandboxes for agents and tests, usable on their own.
+
+Run an untrusted command line on a private view of a tree; the tree itself stays as it is:
+
+    from pathlib import Path
+    from hpcjet.config.sandbox import SandboxConfig
+    from hpcjet.sandbox import Limits, Mount, SandboxSpec, View, open_sandbox
+
+    config = SandboxConfig()
+    spec = SandboxSpec(
+        scratch=Path("/tmp/attempt-7"),
+        view=View(lowers=(Path("/data/base"), Path("/data/built")), at="/testbed"),
+        mounts=(Mount(source=Path("/opt/venv"), target="/opt/venv"),),
+        env={"CI": "1"},
+        cwd="/testbed",
+        limits=Limits(memory_bytes=2 << 30),
+    )
+    with open_sandbox(config, spec) as box:
+        done = box.run("make -j2 && ./python -m test test_os", timeout_s=600)
+        print(done.returncode, done.timed_out, done.limit, done.output.decode(errors="replace"))
+        box.run("git apply", stdin=patch, timeout_s=10)        # stdin is bytes of any size
+        box.run("python3 -m http.server 8000 &", timeout_s=10)  # lives until end_background() or close()
+        box.run("curl -s 127.0.0.1:8000", timeout_s=10)         # loopback is all the network there is
+        report = read_back(box.upper, "report.xml")            # never follows a link that a command made
+
+Ask what a node offers, and why not more:
+
+    found = probe(config)
+    print(found.kind, found.bwrap, found.version, found.overlay, found.reason)
+
+Sandboxes may be opened and used from any number of threads; each one runs one command at a time. When this process is
+killed its sandboxes end too, but their scratch folders stay: remove them at the next start. docs/sandbox.md tells what
+commands see and what isolates them.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -24,7 +57,10 @@ __all__ = [
 
 
 def open_sandbox(config: SandboxConfig, spec: SandboxSpec) -> Sandbox:
-    """Open a living sandbox, a few milliseconds. Raises SandboxError, with the cure, where the node allows none."""
+    """Open a living sandbox, which takes milliseconds (or a copy of the view, where there are no overlays).
+
+    Raises SandboxError where the node allows none, with the cure, and if a path of the spec cannot be used.
+    """
     from hpcjet.sandbox.bwrap import BwrapSandbox
 
     found = probe(config)

@@ -15,7 +15,7 @@ from pathlib import Path
 from hpcjet.config.sandbox import SandboxConfig
 from hpcjet.errors import SandboxError
 from hpcjet.sandbox.bwrap import BwrapSandbox, Runtime
-from hpcjet.sandbox.denial import classify, read_sysctls
+from hpcjet.sandbox.denial import NOEXEC, classify, read_sysctls
 from hpcjet.sandbox.etc import is_complete, shared_etc
 from hpcjet.sandbox.identity import check_reachable, identity
 from hpcjet.sandbox.options import SERVER, SERVER_SHELL, Features
@@ -78,7 +78,7 @@ def _probe(config: SandboxConfig) -> Probe:
             reasons.append(str(error))
             continue
         return Probe(
-            "bwrap", runtime.bwrap, version, features.overlay, reason=_less(features, version, reasons),
+            "bwrap", runtime.bwrap, version, features.overlay, reason=_less(runtime, features, version, reasons),
             runtime=replace(runtime, features=features),
         )  # fmt: skip
     # The last try asked for the least, so its answer is about the sandbox itself.
@@ -103,7 +103,7 @@ def _prepare(config: SandboxConfig) -> tuple[Runtime, Path, str]:
         nproc=_kernel() >= (5, 14),
     )
     # On a noexec file system the copy of bash cannot run; the system's own serves, which commands can look into.
-    server_shell = str(shell) if os.statvfs(etc).f_flag & os.ST_NOEXEC else SERVER_SHELL
+    server_shell = str(shell) if _is_noexec(etc) else SERVER_SHELL
     runtime = Runtime(bwrap, shell, (server_shell, "-p", SERVER), etc, who, features)
     return runtime, base, _ask(bwrap, "--version").strip().removeprefix("bubblewrap ")
 
@@ -115,11 +115,21 @@ def _ladder(best: Features) -> list[Features]:
     return list(dict.fromkeys(steps))
 
 
-def _less(features: Features, version: str, reasons: list[str]) -> str:
-    if features.overlay:
-        return "; ".join(reasons)
-    why = reasons[0] if reasons else f"bubblewrap {version} has no overlays (0.11 and newer have)"
-    return f"each sandbox gets a copy of its tree instead of an overlay: {why}"
+def _less(runtime: Runtime, features: Features, version: str, reasons: list[str]) -> str:
+    """What is missing from the best, and why."""
+    less = []
+    if not features.overlay:
+        why = reasons[0] if reasons else f"bubblewrap {version} has no overlays (0.11 and newer have)"
+        less.append(f"each sandbox gets a copy of its tree instead of an overlay: {why}")
+    elif reasons:
+        less.append(reasons[0])
+    if _is_noexec(runtime.etc):
+        less.append(f"programs that are built in a sandbox cannot run: {runtime.etc.parent} is noexec; {NOEXEC.cure}")
+    return "; ".join(less)
+
+
+def _is_noexec(folder: Path) -> bool:
+    return bool(os.statvfs(folder).f_flag & os.ST_NOEXEC)
 
 
 def _try(runtime: Runtime, base: Path) -> None:

@@ -93,8 +93,8 @@ class Usage:
     def take_first_when_memory_runs_out(self) -> None:
         """Ask the kernel to kill these, if large, before engines and Ray when the node or the job has no memory left.
 
-        Not at the start of a sandbox: the server in it cannot be written to (see server_script), and a wrapper would cost
-        a millisecond. The processes that matter live long enough to be seen.
+        Not at the start of a sandbox: the server in it cannot be written to (see server_script), and a wrapper would
+        cost a millisecond. The processes that matter live long enough to be seen.
         """
         for pid in self.pids:
             if _rss_bytes(pid) > LARGE_BYTES:

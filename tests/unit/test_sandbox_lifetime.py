@@ -150,6 +150,24 @@ def test_sandboxes_die_with_an_owner_killed_while_it_starts_them(overlay: Sandbo
     wait_for(lambda: not processes_showing(place))
 
 
+def test_an_interrupted_command_ends_the_sandbox(overlay: SandboxConfig, place: Path) -> None:
+    """Else its answer would be taken for that of the next command."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with open_sandbox(overlay, SandboxSpec(scratch=place / "s")) as box:
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            with pytest.raises(KeyboardInterrupt):
+                box.run("sleep 1000", timeout_s=1000)
+            with pytest.raises(SandboxError, match="open a new one"):
+                box.run("echo next", timeout_s=30)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
 @pytest.mark.parametrize("name", ["no/such/bwrap", "not-executable"])
 def test_a_wrong_program_is_named(place: Path, name: str) -> None:
     (place / "not-executable").touch()
