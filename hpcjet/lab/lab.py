@@ -15,7 +15,7 @@ from hpcjet.lab.bringup import DAEMONS
 from hpcjet.lab.install import install
 from hpcjet.lab.layout import check_node_count, check_node_index, node_name, resolve_layout
 from hpcjet.lab.node import NodeProcess
-from hpcjet.lab.process import Process, clean_environment, kill
+from hpcjet.lab.process import Process, clean_environment, stop
 from hpcjet.lab.requirements import check_requirements, check_root
 from hpcjet.lab.state import State, load_state, locked
 from hpcjet.lab.user import User, become, ensure_user, find_user, user_environment
@@ -87,13 +87,16 @@ class Lab:
             node.report_down(self.layout, index)
             bringup.start_nodes(self.layout, state, [index])
 
-    def kill_daemon(self, name: str) -> None:
-        """SIGKILL munged, mariadbd, slurmdbd or slurmctld, for tests of an outage; `up` starts it again."""
+    def stop_daemon(self, name: str, *, at_once: bool = False) -> None:
+        """Stop munged, mariadbd, slurmdbd or slurmctld, for tests of an outage; `up` starts it again.
+
+        Told to end, slurmctld saves the jobs first. Killed `at_once`, it forgets those of the last seconds or minutes.
+        """
         if name not in DAEMONS:
             raise LabError(f"daemon {name!r} is not of the lab; choose one of {', '.join(DAEMONS)}")
         with locked(self.layout):
             if process := self._require_up().alive(name):
-                kill(process)
+                stop(process, grace_s=0 if at_once else bringup.STOP_GRACE_S)
 
     def status(self) -> LabStatus:
         state = load_state(self.layout)

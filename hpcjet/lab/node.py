@@ -92,8 +92,8 @@ def wait_for_nodes(layout: Layout, keepers: Mapping[int, Process], *, since: flo
 def report_down(layout: Layout, index: int) -> None:
     """Tell the controller that the node has no power, unless it has noticed.
 
-    It stands in for the minutes that a real node takes to boot. One that is back within SlurmdTimeout would count as one
-    that was never away, and the jobs that it lost as running.
+    It stands in for the minutes that a real node takes to boot. One that is back within SlurmdTimeout would count as
+    never away, and the jobs that it lost as running.
     """
     name = node_name(index)
     if "DOWN" in query_nodes(layout).get(name, {}).get("State", "DOWN"):

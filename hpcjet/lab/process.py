@@ -80,8 +80,9 @@ def send(process: Process, number: int) -> None:
 
 
 def stop(process: Process, *, grace_s: float) -> None:
-    """Ask with SIGTERM, wait, then insist with SIGKILL."""
-    send(process, signal.SIGTERM)
+    """Ask with SIGTERM, wait, then insist with SIGKILL; without grace, SIGKILL at once."""
+    if grace_s > 0:
+        send(process, signal.SIGTERM)
     if not holds(lambda: not is_alive(process), within_s=grace_s):
         kill(process)
 

@@ -36,9 +36,9 @@ def lab(lab_was_up: bool) -> Iterator[Lab]:
         lab.down()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def own_lab(lab: Lab, lab_was_up: bool) -> Iterator[Lab]:
-    """The lab, for a test that takes it down; it is up again afterwards."""
+    """The lab, for tests that take it down and leave it anyhow: they stand last, and after them it is up again."""
     if lab_was_up:
         pytest.skip("a developer's lab is up, and this test would take it down")
     yield lab
