@@ -201,7 +201,7 @@ def _problem(commit: SeriesCommit, git_dir: Path) -> str:
         if path.startswith("Misc/NEWS.d/") and path.endswith(".rst"):
             news = git(["show", f"{commit.commit}:{path}"], git_dir=git_dir).decode("utf-8", "replace")
             entry = "\n".join(line for line in news.splitlines() if not line.startswith("..")).strip()
-            text = text if entry in text else f"{text}\n\n{entry}"
+            text = text if " ".join(entry.split()) in " ".join(text.split()) else f"{text}\n\n{entry}"
     return f"{text}\n"
 
 

@@ -37,6 +37,7 @@ _CONFIG = b"""[core]
 """
 # Overlays and copies change inode numbers and change times: minimal keeps git from reading every file again.
 _ATTRIBUTES = b"* -text -eol -ident -filter -working-tree-encoding\n"
+_PACK = ("pack-objects", "--revs", "-q", "--window=0")  # deltas of the source are taken over, none are searched for
 _QUIET = {**ISOLATED, "GIT_OPTIONAL_LOCKS": "1"}
 
 
@@ -163,11 +164,11 @@ def _link(source: str, target: str) -> None:
 
 
 def _objects(source: Path, revisions: str) -> bytes:
-    return git(["pack-objects", "--revs", "--stdout", "-q"], git_dir=source, stdin=revisions.encode())
+    return git([*_PACK, "--stdout"], git_dir=source, stdin=revisions.encode())
 
 
 def _write_pack(folder: Path, source: Path, revisions: str) -> None:
-    git(["pack-objects", "--revs", "-q", (folder / "pack").absolute()], git_dir=source, stdin=revisions.encode())
+    git([*_PACK, (folder / "pack").absolute()], git_dir=source, stdin=revisions.encode())
 
 
 def _root_commit(git_dir: Path, order: Order) -> str:

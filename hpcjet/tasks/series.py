@@ -53,7 +53,8 @@ def make_history(unpacked: Path, git_dir: Path) -> list[SeriesCommit]:
         commits.append(SeriesCommit(name, commit, parent, header, history.files(parent, commit), fuzzy))
         parent = commit
     git(["config", "core.bare", "true"], git_dir=git_dir)
-    git(["repack", "-a", "-d", "-q"], git_dir=git_dir)
+    # no search for deltas: it would be most of the time, and the files hardly repeat
+    git(["-c", "core.compression=1", "repack", "-a", "-d", "-q", "--window=0"], git_dir=git_dir)
     return commits
 
 
@@ -65,7 +66,11 @@ class _History:
 
     def add_everything(self) -> None:
         """All files, also those that a .gitignore of the release names."""
-        git(["--work-tree", self._tree, "add", "--all", "--force", "."], git_dir=self._git_dir, cwd=self._tree)
+        git(
+            ["--work-tree", self._tree, "-c", "core.compression=1", "add", "--all", "--force", "."],
+            git_dir=self._git_dir,
+            cwd=self._tree,
+        )
 
     def apply(self, patch: Path, strip: int) -> bool:
         """Apply one patch; true if that needed patch(1)."""
@@ -136,7 +141,7 @@ _STAT = re.compile(
 )
 _NOISE = re.compile(
     r"\(?\s*cherry[- ]picked from commit [0-9a-f]+\)?|From [0-9a-f]{40} .*|commit [0-9a-f]{40}|"
-    r"(Co-authored|Signed-off|Reviewed|Reported)-by: .*",
+    r"(Co-authored|Signed-off|Reviewed|Reported)-by: .*|-{3,}",
     re.IGNORECASE,
 )
 

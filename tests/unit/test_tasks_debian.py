@@ -55,9 +55,6 @@ class Package:
         self.tree = dict(UPSTREAM)
         self.patches: list[tuple[str, bytes]] = []
 
-    def patch(self, name: str, header: bytes, **_: object) -> None:
-        self.patches.append((name, header))
-
     def change(self, name: str, changes: dict[str, bytes], header: bytes = b"Description: x\n\n") -> None:
         before, self.tree = self.tree, {**self.tree, **changes}
         sides = {"a": before, "b": self.tree}
@@ -74,7 +71,6 @@ class Package:
         upstream = version.partition("-")[0]
         series = "".join(f"{name}\n" for name, _ in self.patches).encode()
         debian = {
-            "debian/changelog": f"{PACKAGE} ({version}) x; urgency=low\n\n  * x\n\n -- A <a@b.c>  Tue, 22 Aug 2023 19:53:19 +0200\n".encode(),
             "debian/control": f"Source: {PACKAGE}\n".encode(),
             "debian/source/format": b"3.0 (quilt)\n",
             "debian/patches/series": b"# comment\n" + series,
@@ -168,8 +164,8 @@ def test_the_newest_version_that_can_be_fetched_becomes_a_task_set(archive: Path
         "gh-1: Fix the first thing (#2)\n\nIt was wrong.\n\nThe first thing is right.\n"
     )
     assert tasks["gh-1"].created_at == "2023-08-22T17:53:19Z"
-    assert [task.tests for task in tasks.values()] == [("test_foo",), ("test_email.test_bar",), ("test_new",)] or True
-    assert tasks["bytes"].tests == ("test_email.test_bar",)
+    tests = {"bytes": ("test_email.test_bar",), "fuzzy": ("test_new",), "gh-1": ("test_foo",)}
+    assert {name: task.tests for name, task in tasks.items()} == tests
     assert b"-x\r\n+y\r\n" in tasks["bytes"].test_patch_bytes and b" caf\xe9\r\n" in tasks["bytes"].test_patch_bytes
 
 
@@ -245,7 +241,7 @@ def test_nothing_to_fetch_is_told_with_apts_words(tmp_path: Path) -> None:
 
 
 def test_other_packages_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(TaskError, match="no package 'bash', only python3.N"):
+    with pytest.raises(TaskError, match=r"no package 'bash', only python3\.N"):
         build_debian("bash", cache=tmp_path)
 
 
@@ -278,7 +274,8 @@ def test_only_the_distributions_own_archives_are_taken(tmp_path: Path) -> None:
     )
     found = source_stanzas(tmp_path, codename="bookworm").split("\n\n")
     assert found == [
-        "Types: deb-src\nSuites: bookworm\nURIs: http://user:secret@m/debian\nComponents: main contrib\nSigned-By: /k.gpg",
+        "Types: deb-src\nSuites: bookworm\nURIs: http://user:secret@m/debian\nComponents: main contrib\n"
+        "Signed-By: /k.gpg",
         "Types: deb-src\nSuites: bookworm\nURIs: http://m/debian\nComponents: main",
         "Types: deb-src\nSuites: bookworm-updates bookworm-security\nURIs: http://n/debian http://m2/debian\n"
         "Components: main\nSigned-By: \n -----BEGIN\n .\n abc\n -----END\n",

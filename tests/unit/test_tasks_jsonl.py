@@ -41,7 +41,8 @@ def test_hpcjets_own_fields_come_back(tmp_path: Path) -> None:
     recipe = Recipe(setup=("./configure", "make -j{cpus}"), rebuild="make", rebuild_paths=("*.c",), junk=("*.o",))
     task = Task(
         instance_id="a__b-1", repo="a/b", base_commit="c2", problem_statement="caf\udce9 \u2028 \x00",
-        patch="\udcff\r\n", test_patch="", FAIL_TO_PASS=("x",), tests=("test_email.test_message",), layers=("c1", "c2"), recipe=recipe,
+        patch="\udcff\r\n", test_patch="", FAIL_TO_PASS=("x",), tests=("test_email.test_message",),
+        layers=("c1", "c2"), recipe=recipe,
     )  # fmt: skip
     dump_tasks(tmp_path / "new" / "t.jsonl", [task])
     assert load_tasks(tmp_path / "new" / "t.jsonl") == [task]

@@ -87,13 +87,13 @@ def root(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path / "trees"
 
 
-def store(root: Path, repo: Repo) -> TreeStore:
-    return TreeStore(root, CONFIG, repo.repos)
+def store(root: Path, repo: Repo, config: SandboxConfig = CONFIG) -> TreeStore:
+    return TreeStore(root, config, repo.repos)
 
 
-def inside(tree: PreparedTree, root: Path, command: str) -> bytes:
+def inside(tree: PreparedTree, root: Path, command: str, config: SandboxConfig = CONFIG) -> bytes:
     spec = SandboxSpec(scratch=root.parent / "s", view=View(lowers=tree.lowers, at=TESTBED), cwd=TESTBED, env=ISOLATED)
-    with open_sandbox(CONFIG, spec) as sandbox:
+    with open_sandbox(config, spec) as sandbox:
         done = sandbox.run(command, timeout_s=60)
     assert done.returncode == 0, done.output
     return done.output
@@ -264,6 +264,17 @@ def test_exclude_patterns_match_their_path_alone(tmp_path: Path, name: str) -> N
     (tmp_path / ".git/info/exclude").write_bytes(exclude_pattern(name.encode()) + b"\n")
     left = git(["ls-files", "-z", "--others", "--exclude-standard"], cwd=tmp_path).decode().split("\0")[:-1]
     assert sorted(left) == sorted([f"{name}y", f"deeper/{name}"])
+
+
+def test_without_overlays_the_tree_is_one_whole_copy(root: Path, repo: Repo) -> None:
+    plain = SandboxConfig(bwrap=Path("/usr/bin/bwrap"))
+    if probe(plain).kind == "none" or probe(plain).overlay:
+        pytest.skip("needs a bubblewrap without overlays, such as Debian 12's")
+    c = repo.commits
+    tree = store(root, repo, plain).prepare(repo.task(c[3], c[0], c[2], c[3]))
+    assert len(tree.lowers) == 1
+    assert inside(tree, root, "cat lib.py program rebuilt.log; test ! -e gone.txt", plain) == b"x = 2\ntwo\nagain\n"
+    assert inside(tree, root, "git status --porcelain; git log --format=%H", plain).decode().strip() == tree.head
 
 
 def test_layer_json_tells_what_was_made(root: Path, repo: Repo) -> None:
