@@ -2,7 +2,8 @@
 
     python tests/bench/sandbox.py [--at 1 8 64] [--rounds 5] [--bwrap PATH]
 
-Prints one JSON object per line; times in milliseconds, CPU in milliseconds per sandbox or command. Started as root, it
+Prints one JSON object per line; times in milliseconds, CPU in milliseconds per command, or per sandbox with its ten
+commands (in the line of its close). Started as root, it
 becomes the unprivileged user 60999 first.
 """
 
@@ -69,7 +70,7 @@ def make_tree(tree: Path, num: int = 500) -> None:
 def living(config: SandboxConfig, base: Path, *, num: int, rounds: int) -> None:
     """One sandbox per thread, `num` at once: all open, run their commands and close, `rounds` times."""
     times: dict[str, list[float]] = {"open": [], "command": [], "close": []}
-    cpu: dict[str, float] = dict.fromkeys(times, 0.0)
+    before = cpu_s()
     for round_ in range(rounds):
         boxes = [None] * num
         steps: dict[str, Callable[[int], object]] = {
@@ -84,12 +85,11 @@ def living(config: SandboxConfig, base: Path, *, num: int, rounds: int) -> None:
         }
         for name, step in steps.items():
             repeats = COMMANDS if name == "command" else 1
-            before = cpu_s()
             at_once(step, num=num, repeats=repeats, times=times[name])
-            # Processes are counted when they have been waited for: those of a sandbox at its close.
-            cpu[name] += (cpu_s() - before) / num / rounds / repeats
+    # Of all steps together: the processes of a sandbox are counted when it has been closed.
+    cpu = (cpu_s() - before) / num / rounds
     for name, found in times.items():
-        report("living", name, num, found, cpu[name])
+        report("living", name, num, found, cpu if name == "close" else None)
 
 
 def bare_bwrap(runtime: Runtime, base: Path) -> Callable[[], None]:
@@ -133,16 +133,14 @@ def cpu_s() -> float:
     return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
-def report(how: str, step: str, num: int, times: list[float], cpu: float) -> None:
+def report(how: str, step: str, num: int, times: list[float], cpu: float | None) -> None:
     times.sort()
     p95 = times[min(len(times) - 1, int(0.95 * len(times)))]
-    row = {"how": how, "step": step, "at_once": num, "p50_ms": statistics.median(times) * 1e3, "p95_ms": p95 * 1e3}
-    print(
-        json.dumps(
-            {**{k: round(v, 2) if isinstance(v, float) else v for k, v in row.items()}, "cpu_ms": round(cpu * 1e3, 2)}
-        ),
-        flush=True,
-    )
+    row: dict[str, object] = {"how": how, "step": step, "at_once": num}
+    row |= {"p50_ms": round(statistics.median(times) * 1e3, 2), "p95_ms": round(p95 * 1e3, 2)}
+    if cpu is not None:
+        row["cpu_ms"] = round(cpu * 1e3, 2)
+    print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":
