@@ -62,9 +62,7 @@ def _workload(plan: Plan) -> Workload:
 def _run(plan: Plan, workload: Workload, ray: Any, word: dict[str, Any]) -> int:
     cluster = Cluster(ray=ray, address=word["address"], engine_port=word["engine_port"], hosts=tuple(word["hosts"]))
     with workload:
-        ray.init(
-            address=f"{word['address']}:{word['gcs_port']}", log_to_driver=False, logging_level=logging.WARNING
-        )
+        ray.init(address=f"{word['address']}:{word['gcs_port']}", log_to_driver=False, logging_level=logging.WARNING)
         try:
             cluster.await_nodes(plan)
             return workload.run(cluster)

@@ -95,6 +95,11 @@ class RunDir:
         return self.path / "progress.json"
 
     @property
+    def tasks(self) -> Path:
+        """The tasks of the run, as they were when it was launched."""
+        return self.path / "tasks.jsonl"
+
+    @property
     def submission(self) -> Path:
         """Which job or process runs it."""
         return self.path / "submission.json"

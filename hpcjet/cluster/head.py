@@ -40,7 +40,7 @@ def run_head(site: Site, hosts: list[str]) -> int:
 
 
 def _start(site: Site, name: str, argv: list[str] | tuple[str, ...]) -> Child:
-    return Child(name, argv, env={**site.env, "HPCJET_TEMP": str(site.temp)}, log=site.log(name))
+    return Child(name, argv, env=site.env, log=site.log(name))
 
 
 def _address(site: Site, hosts: list[str]) -> str:
@@ -119,5 +119,3 @@ def _await_workers_end(site: Site) -> None:
     deadline = time.monotonic() + 5
     while not expected <= site.meeting.names() and time.monotonic() < deadline:
         time.sleep(0.05)
-
-

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +13,10 @@ from hpcjet.cluster.rendezvous import Rendezvous
 from hpcjet.errors import BootstrapError
 from hpcjet.plan import Plan
 from hpcjet.rundir import path_name
+from hpcjet.sandbox.scratch import remove_tree
 
+TEMP_VARIABLE = "HPCJET_TEMP"
+"""Names the private temp folder of the node to everything that runs there."""
 RAY_TOKEN = "ray-token"
 """The secret of a run with which Ray's parts know each other."""
 
@@ -49,12 +51,12 @@ def prepared_site(plan: Plan, place: Place) -> Iterator[Site]:
     """A site whose temp folder is removed at the end."""
     temp = private_temp(os.environ)
     try:
-        site = Site(plan, place, temp, node_environment(plan, place, os.environ))
+        site = Site(plan, place, temp, {**node_environment(plan, place, os.environ), TEMP_VARIABLE: str(temp)})
         site.meeting.open()
         site.logs.mkdir(mode=0o700, parents=True, exist_ok=True)
         yield site
     finally:
-        shutil.rmtree(temp, ignore_errors=True)
+        remove_tree(temp)
 
 
 def private_temp(env: Mapping[str, str]) -> Path:
@@ -67,6 +69,8 @@ def private_temp(env: Mapping[str, str]) -> Path:
         with contextlib.suppress(OSError):
             folder = Path(tempfile.mkdtemp(prefix="hj-", dir=base))
             if socket_path_fits(folder):
+                # Sandboxes of root's runs belong to another user, who must be able to pass through.
+                folder.chmod(0o711)
                 return folder
             folder.rmdir()
     raise BootstrapError(

@@ -26,9 +26,7 @@ def run_worker(site: Site) -> int:
     rank = site.place.rank
     with ExitStack() as stack:
         stack.callback(lambda: site.meeting.leave(node_mark("ended", rank), {"host": site.place.host}))
-        ray = Child(
-            "ray", [site.plan.python, "-u", "-m", "hpcjet.cluster.raynode"], env=site.env, log=site.log("ray")
-        )
+        ray = Child("ray", [site.plan.python, "-u", "-m", "hpcjet.cluster.raynode"], env=site.env, log=site.log("ray"))
         stack.callback(ray.stop, 0)
         try:
             _join(site, ray)

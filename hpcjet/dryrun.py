@@ -1,0 +1,57 @@
+"""What a dry run prints: the node plan, the cost, the script, the next command. Pure, and needs no Slurm."""
+
+import shlex
+from collections.abc import Sequence
+
+from hpcjet.config.cluster import SlurmConfig
+from hpcjet.config.root import LaunchConfig
+from hpcjet.plan import Plan, cost
+from hpcjet.slurm.script import render, submitit_command
+
+
+def dry_run_text(plan: Plan, config: LaunchConfig, overrides: Sequence[str]) -> str:
+    """The whole page, for a terminal of 80 columns or a file."""
+    parts = [_nodes(plan), _cost(plan), f"run directory\n  {plan.run}"]
+    if isinstance(config.cluster, SlurmConfig):
+        folder = plan.run.submit_folder
+        script = render(plan, config.cluster, folder=folder, command=submitit_command(plan, folder))
+        parts.append("script\n" + "".join(f"  {line}\n" for line in script.splitlines()).rstrip())
+    else:
+        parts.append(f"command on this machine\n  {submitit_command(plan, plan.run.submit_folder)}")
+    again = [word for word in overrides if not word.startswith("dry_run=")]
+    parts.append(f"next\n  {shlex.join(['python', '-m', 'hpcjet.launch', *again])}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _nodes(plan: Plan) -> str:
+    rows = [("group", "nodes", "CPUs", "GPUs", "memory", "role")]
+    for number, group in enumerate(plan.groups):
+        memory = "site's default" if group.memory_gb is None else f"{group.memory_gb:g} GiB"
+        role = "head and workers" if number == 0 and group.nodes > 1 else "head" if number == 0 else "workers"
+        rows.append((group.name, str(group.nodes), _number(group.cpus), _number(group.gpus), memory, role))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  " + "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)) for row in rows]
+    limit = "the partition's default" if plan.time_min is None else f"{plan.time_min} min"
+    where = "this machine" if plan.cluster == "local" else f"time limit {limit}"
+    return f"node plan ({where}; starts with {plan.min_nodes} of {plan.num_nodes})\n" + "\n".join(
+        line.rstrip() for line in lines
+    )
+
+
+def _cost(plan: Plan) -> str:
+    if plan.cluster == "local":
+        return "cost at most\n  nothing is charged on this machine"
+    most = cost(plan)
+    shown = [
+        f"{hours:g} {unit}" if hours is not None else f"{unit}: the site's default decides"
+        for hours, unit in (
+            (most.node_hours, "node-hours"),
+            (most.cpu_hours, "CPU-hours"),
+            (most.gpu_hours, "GPU-hours"),
+        )
+    ]
+    return "cost at most\n  " + ", ".join(shown)
+
+
+def _number(count: int | None) -> str:
+    return "default" if count is None else str(count)

@@ -1,0 +1,170 @@
+"""Stay with a run: the queue first, then its progress, then how it ended."""
+
+import contextlib
+import json
+import os
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+from rich.console import Console
+
+from hpcjet.cluster.child import tail
+from hpcjet.cluster.state import Phase, RunState, read_state
+from hpcjet.errors import EXIT_CLUSTER, EXIT_INTERRUPTED, SubmitError
+from hpcjet.rundir import RunDir
+from hpcjet.slurm.query import JobState, Stage, cancel_job, job_state
+from hpcjet.slurm.submit import Submission
+
+QUIET_S = 30.0
+"""Without a terminal: seconds between two lines that say the same kind of thing."""
+
+
+def follow(run: RunDir, submission: Submission, console: Console) -> int:
+    """Show the run until it ends; returns its exit code. Ctrl-C asks whether to leave or to cancel it."""
+    try:
+        state = _watch(run, submission, console)
+    except KeyboardInterrupt:
+        return _leave_or_cancel(run, submission, console)
+    if state.reason:
+        console.print(
+            f"{state.phase.value}: {state.reason}", style="red", highlight=False, markup=False, soft_wrap=True
+        )
+    if state.phase is not Phase.done:
+        console.print(f"logs: {run.path / 'logs'}", highlight=False, soft_wrap=True)
+    return EXIT_CLUSTER if state.exit_code is None else state.exit_code
+
+
+def _watch(run: RunDir, submission: Submission, console: Console) -> RunState:
+    pause_s, lost_since = 0.2, None
+    with _Line(console) as line:
+        while True:
+            state = read_state(run.state)
+            if state and state.final:
+                return state
+            job = _job(submission)
+            if job.stage is Stage.ended:
+                # The last word may still be on its way through the shared file system.
+                lost_since = lost_since or time.monotonic()
+                if time.monotonic() - lost_since > 5:
+                    return _vanished(run, submission, job)
+            line.show(_text(run, state, job))
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 1.3, 2.0 if submission.cluster == "slurm" else 0.5)
+
+
+def _job(submission: Submission) -> JobState:
+    if submission.cluster == "slurm":
+        return job_state(submission.job_id)
+    return JobState(Stage.running if controller_alive(submission) else Stage.ended, "ended")
+
+
+def controller_alive(submission: Submission) -> bool:
+    """Whether the local controller still runs, and is not another process that got its id."""
+    try:
+        process = psutil.Process(submission.pid)
+        return process.status() != psutil.STATUS_ZOMBIE and "submitit.local._local" in process.cmdline()
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _vanished(run: RunDir, submission: Submission, job: JobState) -> RunState:
+    """The job is over and left no word."""
+    logs = sorted(run.submit_folder.glob(f"{submission.job_id}_*_log.*"), key=os.path.getmtime)
+    shown = f"; {logs[-1]} ends with:\n{tail(logs[-1])}" if logs else ""
+    what = f"Slurm job {submission.job_id}" if submission.cluster == "slurm" else "the local job"
+    return RunState(Phase.failed, exit_code=EXIT_CLUSTER, reason=f"{what} ended ({job.state}) without a word{shown}")
+
+
+def _text(run: RunDir, state: RunState | None, job: JobState) -> str:
+    if job.stage is Stage.pending:
+        return f"queued ({job.reason})"
+    if progress := _progress(run):
+        return progress_text(progress)
+    if job.stage is Stage.unknown:
+        return "Slurm does not answer; still waiting"
+    return "starting Ray" if state and state.phase is Phase.running else "starting"
+
+
+def _progress(run: RunDir) -> dict[str, Any] | None:
+    with contextlib.suppress(OSError, ValueError):
+        data = json.loads(run.progress.read_text())
+        assert isinstance(data, dict)
+        return data
+    return None
+
+
+def progress_text(data: dict[str, Any]) -> str:
+    """One line: how much is done, how fast, how long it will take."""
+    done, total = data["done"], data["total"]
+    counts = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in data["counts"].items() if number)
+    text = f"{done}/{total} attempts" + (f" ({counts})" if counts else "") + f", {data['in_flight']} at work"
+    fresh, elapsed = done - data["done_before"], data["updated"] - data["began"]
+    if fresh and elapsed > 0:
+        left_s = (total - done) * elapsed / fresh
+        text += f", {fresh / elapsed * 60:.1f}/min, {_duration(left_s)} left"
+    return text
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
+
+
+def _leave_or_cancel(run: RunDir, submission: Submission, console: Console) -> int:
+    console.print()
+    if sys.stdin.isatty():
+        with contextlib.suppress(EOFError, KeyboardInterrupt):
+            answer = console.input("Leave the run going, or cancel it? \\[L/c] ")
+            if answer.strip().lower().startswith("c"):
+                cancel(submission)
+                console.print("cancelled; what is recorded stays, hpcjet resume goes on from there")
+                return EXIT_INTERRUPTED
+    console.print("The run goes on. Come back with:", highlight=False)
+    for command in ("status", "logs", "cancel"):
+        console.print(f"  hpcjet {command} {run}", highlight=False, soft_wrap=True)
+    return EXIT_INTERRUPTED
+
+
+def cancel(submission: Submission) -> None:
+    """End a run's job. Raises SubmitError."""
+    if submission.cluster == "slurm":
+        cancel_job(submission.job_id)
+        return
+    if not controller_alive(submission):
+        raise SubmitError(f"process {submission.pid} of the run is gone already; nothing to cancel")
+    psutil.Process(submission.pid).terminate()
+
+
+@dataclass
+class _Line:
+    """One line that changes on a terminal; a few lines elsewhere."""
+
+    console: Console
+
+    def __post_init__(self) -> None:
+        self._status = self.console.status("") if self.console.is_terminal else None
+        self._last, self._said_at = "", 0.0
+
+    def __enter__(self) -> "_Line":
+        if self._status:
+            self._status.start()
+        return self
+
+    def show(self, text: str) -> None:
+        if self._status:
+            self._status.update(text)
+        elif text != self._last and (_kind(text) != _kind(self._last) or time.monotonic() > self._said_at + QUIET_S):
+            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+            self._last, self._said_at = text, time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        if self._status:
+            self._status.stop()
+
+
+def _kind(text: str) -> str:
+    return "".join(letter for letter in text.split(",")[0] if not letter.isdigit())

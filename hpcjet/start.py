@@ -1,0 +1,103 @@
+"""Bring a run on its way: write its directory, submit its node agent."""
+
+import json
+import secrets
+from dataclasses import asdict
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import yaml
+
+from hpcjet.cluster.node import NodeAgent
+from hpcjet.cluster.site import RAY_TOKEN
+from hpcjet.cluster.state import Phase, RunState, write_state
+from hpcjet.config.compose import to_dict
+from hpcjet.config.exp import SweConfig
+from hpcjet.config.root import LaunchConfig, kind_of
+from hpcjet.errors import ConfigError
+from hpcjet.plan import Plan, make_plan, read_plan
+from hpcjet.preflight import check_slurm, find_lab
+from hpcjet.rundir import RunDir, atomic_write, new_run_dir, new_short_id
+from hpcjet.runlock import RunLock
+from hpcjet.slurm.submit import Submission, interpreter, submit
+
+if TYPE_CHECKING:
+    from hpcjet.tasks.task import Task
+
+
+def new_run(config: LaunchConfig) -> tuple[RunDir, Submission]:
+    """Check, make the run directory, submit. Nothing is left behind if a check fails. Raises HpcjetError."""
+    find_lab(config)
+    check_slurm(config)
+    config, tasks = resolved(config)
+    root = config.run.root.expanduser().absolute()
+    run = new_run_dir(root, kind_of("exp", config.exp), now=datetime.now(), short_id=new_short_id())
+    if tasks is not None:
+        from hpcjet.tasks.jsonl import dump_tasks
+
+        dump_tasks(run.tasks, tasks)
+    return run, _submit(config, run)
+
+
+def resume(run: RunDir) -> Submission:
+    """Submit a run again; what is recorded is not done again. Raises BusyError while another launch works on it."""
+    config = stored_config(run)
+    find_lab(config)
+    check_slurm(config)
+    return _submit(config, run)
+
+
+def resolved(config: LaunchConfig) -> "tuple[LaunchConfig, list[Task] | None]":
+    """The config with its files found and checked, and the tasks it names, if it is about tasks."""
+    if not isinstance(config.exp, SweConfig):
+        return config, None
+    from hpcjet.swe.check import check, resolve
+
+    config, tasks = resolve(config)
+    check(config, tasks)
+    return config, tasks
+
+
+def stored_config(run: RunDir) -> LaunchConfig:
+    """The config of a run. Raises ConfigError if the directory is no run."""
+    return stored_plan(run).typed_config()
+
+
+def stored_plan(run: RunDir) -> Plan:
+    """The plan of a run. Raises ConfigError if the directory is no run."""
+    try:
+        return read_plan(run.plan.read_text())
+    except OSError as error:
+        raise ConfigError(f"{run} is no run directory: {run.plan.name}: {error.strerror}; see hpcjet runs") from None
+
+
+def read_submission(run: RunDir) -> Submission | None:
+    """What was submitted last for a run."""
+    try:
+        return Submission(**json.loads(run.submission.read_text()))
+    except FileNotFoundError:
+        return None
+
+
+def _submit(config: LaunchConfig, run: RunDir) -> Submission:
+    # Held while the files are written; on the nodes the driver takes it again for as long as it works.
+    with RunLock(run.path):
+        plan = make_plan(config, run_dir=run, python=_python(config))
+        run.write_secret(RAY_TOKEN, secrets.token_urlsafe(32))
+        atomic_write(run.config, yaml.safe_dump(to_dict(config), sort_keys=False))
+        atomic_write(run.plan, plan.to_json())
+        write_state(run.state, RunState(Phase.submitted))
+        submission = submit(plan, config, NodeAgent(run.plan))
+        atomic_write(run.submission, json.dumps(asdict(submission)))
+    return submission
+
+
+def _python(config: LaunchConfig) -> str:
+    return getattr(config.cluster, "python", None) or interpreter()
+
+
+def plan_only(config: LaunchConfig) -> Plan:
+    """The plan of a dry run: nothing is made, and the run's id is a stand-in."""
+    root = config.run.root.expanduser().absolute()
+    run = RunDir(root / kind_of("exp", config.exp) / "TIME-ID")
+    return make_plan(config, run_dir=run, python=_python(config))

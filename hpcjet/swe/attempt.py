@@ -1,0 +1,213 @@
+"""One attempt: an agent at work in a sandbox, its change taken, judged in another."""
+
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from secrets import token_hex
+
+from hpcjet.config.sandbox import SandboxConfig
+from hpcjet.engine.endpoint import Endpoint
+from hpcjet.engine.session import session_id
+from hpcjet.errors import HpcjetError, SandboxError, StoreError, TaskError
+from hpcjet.rundir import Artifacts, RunDir, atomic_write
+from hpcjet.sandbox import Limits, Sandbox, SandboxSpec, View, open_sandbox
+from hpcjet.sandbox.scratch import remove_tree
+from hpcjet.swe.record import Record
+from hpcjet.swe.scaffold import Outcome, ScaffoldSettings, get_scaffold
+from hpcjet.tasks.patch import Diff, PatchError, base_git, take_diff
+from hpcjet.tasks.task import TESTBED, Task
+from hpcjet.tasks.tree import PreparedTree, TreeStore
+from hpcjet.tasks.verdict import Verdict
+from hpcjet.tasks.verify import Verification, verify
+
+_log = logging.getLogger(__name__)
+GIB = 1024**3
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptSettings:
+    """What every attempt of a run has in common."""
+
+    run_dir: Path
+    repos: Path
+    trees: Path
+    scratch: Path
+    """A folder on a local disk of the node, where each attempt makes one of its own."""
+    sandbox: SandboxConfig
+    scaffold: str
+    scaffold_settings: ScaffoldSettings
+    endpoint: Endpoint | None
+    agent_timeout_s: float
+    test_timeout_s: float
+    build_timeout_s: float
+    cpus: int
+    """CPUs that builds and tests of one attempt may use."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """An attempt to be made; `tries` counts from 1."""
+
+    task: Task
+    attempt: int
+    tries: int = 1
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.task.instance_id, self.attempt
+
+
+@dataclass
+class _Clock:
+    """Wall seconds by stage."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        begin = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = round(self.seconds.get(name, 0.0) + time.monotonic() - begin, 4)
+
+
+class Attempter:
+    """Makes attempts, from any number of threads."""
+
+    def __init__(self, settings: AttemptSettings) -> None:
+        self._settings = settings
+        self._scaffold = get_scaffold(settings.scaffold, settings.scaffold_settings)
+        self._trees = TreeStore(
+            settings.trees, settings.sandbox, settings.repos, build_timeout_s=settings.build_timeout_s
+        )
+
+    def make(self, job: Job) -> Record:
+        """Make an attempt. Never raises: what goes wrong is in the record."""
+        begin, clock = time.time(), _Clock()
+        files = RunDir(self._settings.run_dir).artifacts(job.task.instance_id, job.attempt)
+        record = Record(
+            instance_id=job.task.instance_id,
+            attempt=job.attempt,
+            verdict=Verdict.infrastructure,
+            tries=job.tries,
+            scaffold=self._settings.scaffold,
+            node=socket.gethostname(),
+            started=begin,
+            artifacts=str(files.path.relative_to(self._settings.run_dir)),
+        )
+        try:
+            with clock.stage("total"):
+                record = self._make(job, record, files, clock)
+        except HpcjetError as error:
+            record = replace(record, failure=_failure_class(error), detail=_first_line(error))
+        except OSError as error:
+            record = replace(record, failure="io", detail=_first_line(error))
+        except Exception as error:
+            # One attempt's surprise must not take the process with it, in which many others are made.
+            _log.exception("attempt %s failed", job.key)
+            record = replace(record, failure="internal", detail=f"{type(error).__name__}: {_first_line(error)}")
+        return replace(record, seconds=clock.seconds)
+
+    def _make(self, job: Job, record: Record, files: Artifacts, clock: _Clock) -> Record:
+        files.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with clock.stage("tree"):
+            tree = self._trees.prepare(job.task)
+        with self._scratch() as scratch:
+            record, diff = self._let_agent_work(job, record, files, clock, tree, scratch)
+            if diff is None:
+                return record
+            with clock.stage("verify"):
+                verification = self._verify(job.task, tree, diff, files, scratch)
+        clock.seconds["tests"] = verification.seconds.get("tests", 0.0)
+        return _judged(record, verification)
+
+    def _let_agent_work(
+        self, job: Job, record: Record, files: Artifacts, clock: _Clock, tree: PreparedTree, scratch: Path
+    ) -> tuple[Record, Diff | None]:
+        """The record with what the agent did, and its change; None if there is nothing to judge."""
+        with clock.stage("open"):
+            sandbox = open_sandbox(self._settings.sandbox, self._spec(tree, scratch / "agent"))
+        with sandbox:
+            with clock.stage("agent"):
+                outcome = self._run_scaffold(job, sandbox, files)
+            clock.seconds["llm"] = round(outcome.llm_s, 4)
+            record = replace(
+                record, exit_status=outcome.exit_status, steps=outcome.steps, tokens=outcome.tokens,
+                failure=outcome.failure, detail=outcome.detail,
+            )  # fmt: skip
+            if outcome.failure:
+                return record, None
+            with clock.stage("diff"):
+                try:
+                    diff = take_diff(sandbox, tree, job.task, sandbox_config=self._settings.sandbox)
+                except PatchError as error:
+                    return replace(record, verdict=error.verdict, failure=error.failure, detail=str(error)), None
+                atomic_write(files.patch, diff.patch)
+        return replace(record, patch_bytes=len(diff.patch), edited_tests=diff.edited_tests), diff
+
+    def _run_scaffold(self, job: Job, sandbox: Sandbox, files: Artifacts) -> Outcome:
+        return self._scaffold.run(
+            job.task,
+            sandbox,
+            endpoint=self._settings.endpoint,
+            session=session_id(job.task.instance_id, attempt=job.attempt, try_=job.tries),
+            deadline=time.monotonic() + self._settings.agent_timeout_s,
+            trajectory=files.trajectory,
+        )
+
+    def _verify(self, task: Task, tree: PreparedTree, diff: Diff, files: Artifacts, scratch: Path) -> Verification:
+        return verify(
+            task,
+            tree,
+            diff.patch,
+            sandbox_config=self._settings.sandbox,
+            scratch=scratch / "verify",
+            timeout_s=self._settings.test_timeout_s,
+            cpus=self._settings.cpus,
+            artifacts=files.path,
+        )
+
+    def _spec(self, tree: PreparedTree, scratch: Path) -> SandboxSpec:
+        sandbox = self._settings.sandbox
+        return SandboxSpec(
+            scratch=scratch,
+            view=View(lowers=tree.lowers, at=TESTBED),
+            mounts=(base_git(tree),),
+            cwd=TESTBED,
+            limits=Limits(memory_bytes=int(sandbox.memory_gb * GIB), processes=sandbox.processes),
+        )
+
+    @contextmanager
+    def _scratch(self) -> Iterator[Path]:
+        folder = self._settings.scratch / token_hex(6)
+        folder.mkdir(mode=0o711, parents=True)
+        folder.chmod(0o711)
+        try:
+            yield folder
+        finally:
+            remove_tree(folder)
+
+
+def _judged(record: Record, verification: Verification) -> Record:
+    return replace(
+        record,
+        verdict=verification.verdict,
+        failure=verification.failure,
+        detail=verification.detail or record.detail,
+        tests=verification.tests,
+        edited_tests=tuple(sorted({*record.edited_tests, *verification.edited_tests})),
+    )
+
+
+def _failure_class(error: HpcjetError) -> str:
+    kinds = {SandboxError: "sandbox", StoreError: "disk_full", TaskError: "build"}
+    return next((name for kind, name in kinds.items() if isinstance(error, kind)), "internal")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:500]

@@ -1,0 +1,71 @@
+"""What can be checked of a request before anything starts: the tasks, the engine's key, the sandbox of this machine."""
+
+import difflib
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from hpcjet.config.cluster import LocalConfig
+from hpcjet.config.engine import OpenAIConfig
+from hpcjet.config.exp import SweConfig
+from hpcjet.config.root import LaunchConfig
+from hpcjet.errors import ConfigError, SandboxError
+from hpcjet.paths import cache_dir
+from hpcjet.tasks.jsonl import load_tasks
+from hpcjet.tasks.repos import repository, resolve_commit
+from hpcjet.tasks.sets import resolve_tasks
+from hpcjet.tasks.task import Task
+
+
+def resolve(config: LaunchConfig) -> tuple[LaunchConfig, list[Task]]:
+    """The config with its files found, and the tasks it asks for. Raises ConfigError or TaskError."""
+    exp = config.exp
+    assert isinstance(exp, SweConfig)
+    tasks_file, repos = resolve_tasks(exp.tasks, exp.repos, cache=cache_dir())
+    tasks = select(load_tasks(tasks_file), exp, tasks_file)
+    trees = exp.trees or cache_dir() / "trees"
+    found = replace(exp, tasks=tasks_file.absolute(), repos=repos.absolute(), trees=trees.absolute())
+    return replace(config, exp=found), tasks
+
+
+def check(config: LaunchConfig, tasks: list[Task]) -> None:
+    """Raises what would fail later on the nodes, as far as it can be seen from here."""
+    exp = config.exp
+    assert isinstance(exp, SweConfig) and exp.repos is not None
+    for repo, commit in {(task.repo, task.base_commit) for task in tasks}:
+        resolve_commit(repository(exp.repos, repo), commit)
+    if isinstance(config.engine, OpenAIConfig) and exp.scaffold.value != "reference":
+        _check_key(config.engine)
+    if isinstance(config.cluster, LocalConfig):
+        check_sandbox(config)
+
+
+def check_sandbox(config: LaunchConfig) -> None:
+    """Raises SandboxError if no sandbox can be opened on this machine."""
+    from hpcjet.sandbox import probe
+
+    found = probe(config.sandbox)
+    if found.runtime is None:
+        raise SandboxError(found.reason)
+
+
+def select(tasks: list[Task], exp: SweConfig, file: Path) -> list[Task]:
+    """exp.ids, then exp.limit. Raises ConfigError for an id that is not in the file, and if nothing is left."""
+    by_id = {task.instance_id: task for task in tasks}
+    for wanted in exp.ids:
+        if wanted not in by_id:
+            near = difflib.get_close_matches(wanted, by_id, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ConfigError(f"exp.ids names {wanted}, which is not among the {len(tasks)} tasks of {file}{hint}")
+    chosen = [by_id[wanted] for wanted in dict.fromkeys(exp.ids)] or tasks
+    if not chosen:
+        raise ConfigError(f"exp.tasks={file} holds no task; see hpcjet tasks list")
+    return chosen[: exp.limit] if exp.limit else chosen
+
+
+def _check_key(engine: OpenAIConfig) -> None:
+    if engine.api_key_env and engine.api_key_env not in os.environ:
+        raise ConfigError(
+            f"engine.api_key_env={engine.api_key_env} is not set in the environment: export it with the key, "
+            "or name another variable"
+        )

@@ -1,0 +1,52 @@
+"""The report of a run, from what stands in its directory: for the terminal, for scripts, for the browser."""
+
+import json
+
+from hpcjet.config.compose import from_dict
+from hpcjet.config.exp import ScaffoldName, SweConfig
+from hpcjet.config.root import LaunchConfig
+from hpcjet.errors import ConfigError
+from hpcjet.plan import read_plan
+from hpcjet.rundir import RunDir, atomic_write
+from hpcjet.swe.html import write_report
+from hpcjet.swe.store import ResultStore
+from hpcjet.swe.summary import Summary, summarise
+from hpcjet.tasks.jsonl import load_tasks
+from hpcjet.tasks.task import Task
+
+ORACLE_LABEL = "oracle (plays known solutions, no model)"
+
+
+def summarise_run(run: RunDir) -> tuple[Summary, str]:
+    """The figures so far, and what played the model. Raises ConfigError if this is no run of exp=swe."""
+    config, tasks = _read(run)
+    assert isinstance(config.exp, SweConfig)
+    records = ResultStore(run.results).index().records()
+    return summarise(records, [task.instance_id for task in tasks], config.exp.attempts), engine_label(config)
+
+
+def write_reports(run: RunDir) -> Summary:
+    """Write report.html and summary.json from what is recorded."""
+    config, tasks = _read(run)
+    summary, engine = summarise_run(run)
+    records = ResultStore(run.results).index().records()
+    write_report(run, summary=summary, records=records, tasks={task.instance_id: task for task in tasks}, engine=engine)
+    atomic_write(run.summary, json.dumps(summary.to_json(), indent=2))
+    return summary
+
+
+def engine_label(config: LaunchConfig) -> str:
+    """What a report calls the engine."""
+    exp = config.exp
+    if isinstance(exp, SweConfig) and exp.scaffold is ScaffoldName.reference:
+        return "none (the reference patch of each task is applied)"
+    mode = getattr(config.engine, "mode", None)
+    if mode is not None:
+        return f"{ORACLE_LABEL}, mode={mode.name}"
+    return f"{getattr(config.engine, 'model', '?')} at {getattr(config.engine, 'base_url', '?')}"
+
+
+def _read(run: RunDir) -> tuple[LaunchConfig, list[Task]]:
+    if not run.tasks.is_file():
+        raise ConfigError(f"{run} is no run of exp=swe: {run.tasks.name} is missing; see hpcjet runs")
+    return from_dict(read_plan(run.plan.read_text()).config), load_tasks(run.tasks)

@@ -1,0 +1,179 @@
+"""The workload of exp=swe: what is not recorded yet is attempted, judged and recorded."""
+
+import json
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hpcjet.cluster.site import TEMP_VARIABLE
+from hpcjet.config.exp import SweConfig
+from hpcjet.config.root import LaunchConfig
+from hpcjet.engine import Engine, EngineSite, build_engine
+from hpcjet.engine.endpoint import Endpoint
+from hpcjet.engine.keyfile import new_key
+from hpcjet.errors import EXIT_OK, EngineError, StoreError
+from hpcjet.plan import Plan
+from hpcjet.rundir import atomic_write
+from hpcjet.swe.attempt import AttemptSettings, Job
+from hpcjet.swe.dispatch import Dispatcher
+from hpcjet.swe.record import Record
+from hpcjet.swe.report import write_reports
+from hpcjet.swe.scaffold import get_scaffold, scaffold_settings
+from hpcjet.swe.store import ResultStore, Writer
+from hpcjet.tasks.jsonl import load_tasks
+from hpcjet.tasks.verdict import Verdict
+from hpcjet.workload import Cluster
+
+_log = logging.getLogger(__name__)
+PROGRESS_S = 1.0
+
+
+class SweWorkload:
+    """Agents at software-engineering tasks. The driver is the only writer of results, so none can be there twice."""
+
+    def __init__(self, plan: Plan, config: LaunchConfig) -> None:
+        assert isinstance(config.exp, SweConfig)
+        self._plan, self._config, self._exp = plan, config, config.exp
+        self._run = plan.run
+        self._store = ResultStore(self._run.results)
+        self._jobs: list[Job] = []
+        self._progress = _Progress(self._run.progress)
+
+    def prepare(self) -> None:
+        """Read what is to be done, and what is done already."""
+        tasks = load_tasks(self._run.tasks)
+        index = self._store.index()
+        for problem in index.problems:
+            _log.warning("%s", problem)
+        done = index.keys_done(max_tries=self._exp.max_tries)
+        planned = [Job(task, attempt) for attempt in range(self._exp.attempts) for task in tasks]
+        self._jobs = [job for job in planned if job.key not in done]
+        self._progress.total = len(planned)
+        for record in index.records():
+            if record.key in done:
+                self._progress.count(record)
+        self._progress.begin()
+        _log.info("%d attempts to make, %d are recorded", len(self._jobs), len(planned) - len(self._jobs))
+
+    def __enter__(self) -> "SweWorkload":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def run(self, cluster: Cluster) -> int:
+        """Make the attempts and write the reports."""
+        if self._jobs:
+            with self._engine(cluster) as (engine, endpoint), self._store.writer(self._plan.run.path.name) as writer:
+                self._make(cluster, engine, endpoint, writer)
+        summary = write_reports(self._run)
+        _log.info("resolved %d of %d tasks", summary.resolved, summary.tasks)
+        return EXIT_OK
+
+    def _make(self, cluster: Cluster, engine: Engine | None, endpoint: Endpoint | None, writer: Writer) -> None:
+        dispatcher = Dispatcher(cluster, self._exp, self._settings(endpoint))
+
+        def check() -> None:
+            self._progress.write(dispatcher.in_flight)
+            if engine is not None and not engine.alive():
+                raise EngineError(
+                    f"the engine ended in mid-run; see its log in {self._run.path / 'logs'}, "
+                    f"then go on with: hpcjet resume {self._run.path}"
+                )
+
+        try:
+            for record in dispatcher.run(self._jobs, check=check):
+                _record(writer, record)
+                self._progress.count(record)
+                _log.info("%s #%d: %s %s", record.instance_id, record.attempt, record.verdict.value, record.detail)
+        finally:
+            self._progress.write(dispatcher.in_flight, now=True)
+        for node, isolation in sorted(dispatcher.isolation.items()):
+            _log.info("agents on %s were isolated with %s", node, isolation)
+
+    def _settings(self, endpoint: Endpoint | None) -> AttemptSettings:
+        exp = self._exp
+        assert exp.repos is not None and exp.trees is not None
+        return AttemptSettings(
+            run_dir=self._run.path,
+            repos=exp.repos,
+            trees=exp.trees,
+            scratch=Path(os.environ[TEMP_VARIABLE]),
+            sandbox=self._config.sandbox,
+            scaffold=exp.scaffold.value,
+            scaffold_settings=scaffold_settings(exp, self._config.engine),
+            endpoint=endpoint,
+            agent_timeout_s=exp.agent_timeout_s,
+            test_timeout_s=exp.test_timeout_s,
+            build_timeout_s=exp.build_timeout_s,
+            cpus=max(1, round(exp.cpus)),
+        )
+
+    @contextmanager
+    def _engine(self, cluster: Cluster) -> Iterator[tuple[Engine | None, Endpoint | None]]:
+        """The engine, up and answering, if the scaffold needs one."""
+        if not get_scaffold(self._exp.scaffold.value).needs_endpoint:
+            yield None, None
+            return
+        site = EngineSite(
+            host=cluster.address,
+            port=cluster.engine_port,
+            folder=Path(os.environ[TEMP_VARIABLE]) / "engine",
+            log=self._run.path / "logs" / "engine.log",
+            api_key=new_key(),
+            tasks=self._run.tasks,
+        )
+        engine = build_engine(self._config.engine, site)
+        try:
+            engine.start()
+            deadline = time.monotonic() + self._config.engine.start_timeout_s
+            yield engine, engine.wait_ready(deadline=deadline)
+        finally:
+            engine.stop()
+
+
+def _record(writer: Writer, record: Record) -> None:
+    """Record a result; a full disk gets a little time to be freed. Raises StoreError."""
+    for pause_s in (1.0, 5.0, None):
+        try:
+            writer.add(record)
+            return
+        except StoreError as error:
+            if pause_s is None:
+                raise
+            _log.warning("%s; trying again in %.0f s", error, pause_s)
+            time.sleep(pause_s)
+
+
+class _Progress:
+    """progress.json, for those who follow the run."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self.total = path, 0
+        self._counts = {verdict.value: 0 for verdict in Verdict}
+        self._before = 0
+        self._began = time.time()
+        self._next = 0.0
+
+    def count(self, record: Record) -> None:
+        self._counts[record.verdict.value] += 1
+
+    def write(self, in_flight: int, *, now: bool = False) -> None:
+        """Write it if the last time is a while ago. A full disk is no reason to stop here."""
+        if not now and time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + PROGRESS_S
+        done = sum(self._counts.values())
+        data = {"total": self.total, "done": done, "in_flight": in_flight, "counts": self._counts, "began": self._began}
+        try:
+            atomic_write(self._path, json.dumps({**data, "done_before": self._before, "updated": time.time()}))
+        except OSError as error:
+            _log.warning("progress.json could not be written: %s", error)
+
+    def begin(self) -> None:
+        """What is counted so far was done by an earlier launch: the rate leaves it out."""
+        self._before = sum(self._counts.values())
+        self._began = time.time()
