@@ -53,7 +53,6 @@ class Order:
     lowers: tuple[Path, ...]
     git_below: Path | None
     recipe: Recipe
-    overlay: bool
     cpus: int
     timeout_s: float
 

@@ -128,7 +128,6 @@ class TreeStore:
             lowers=lowers,
             git_below=git_below,
             recipe=task.recipe,
-            overlay=self._overlay,
             cpus=self._cpus,
             timeout_s=self._build_timeout_s,
         )

@@ -12,8 +12,8 @@ from hpcjet.tasks.sets import choose_default, default_task_set, resolve_tasks
 from hpcjet.tasks.task import Task
 
 TASK = Task(
-    instance_id="a__b-1", repo="a/b", base_commit="main", problem_statement="Title \udcff\nmore", patch="", test_patch="",
-    tests=("test_x",),
+    instance_id="a__b-1", repo="a/b", base_commit="main", problem_statement="Title \udcff\nmore", patch="",
+    test_patch="", tests=("test_x",),
 )  # fmt: skip
 
 
