@@ -55,6 +55,18 @@ def _watch(run: RunDir, submission: Submission, console: Console) -> RunState:
             pause_s = min(pause_s * 1.3, 2.0 if submission.cluster == "slurm" else 0.5)
 
 
+def status_text(run: RunDir, submission: Submission) -> str:
+    """How far a run is, in one line."""
+    state = read_state(run.state)
+    if state and state.final:
+        code = "" if state.exit_code is None else f" (exit code {state.exit_code})"
+        return f"{state.phase.value}{code}{': ' + state.reason if state.reason else ''}"
+    job = _job(submission)
+    if job.stage is Stage.ended:
+        return f"lost: the job ended ({job.state}) without a word; see hpcjet logs {run}"
+    return _text(run, state, job)
+
+
 def _job(submission: Submission) -> JobState:
     if submission.cluster == "slurm":
         return job_state(submission.job_id)

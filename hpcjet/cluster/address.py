@@ -53,7 +53,7 @@ def interface_of(address: str) -> str:
 def _ipv4_addresses() -> dict[str, str]:
     """Interface to its first IPv4 address, of interfaces that are up, without loopback."""
     up = {name for name, state in psutil.net_if_stats().items() if state.isup}
-    found = {}
+    found: dict[str, str] = {}
     for name, addresses in psutil.net_if_addrs().items():
         for each in addresses:
             if each.family == socket.AF_INET and name in up and not each.address.startswith("127."):

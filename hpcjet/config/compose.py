@@ -73,7 +73,7 @@ def _unknown_keys(node: DictConfig, schema: type, prefix: str) -> Iterator[tuple
     known = [entry.name for entry in dataclasses.fields(schema)]
     for key in node:
         if key not in known:
-            yield f"{prefix}{key}", known
+            yield f"{prefix}{key!s}", known
             continue
         child = None if OmegaConf.is_missing(node, key) else node._get_node(key)
         child_type = OmegaConf.get_type(child) if isinstance(child, DictConfig) else None
@@ -139,7 +139,11 @@ def _unknown_key(key: str, known: Iterable[str]) -> ConfigError:
 
 
 def _other_kinds(group: str, name: str) -> str:
-    kinds = [kind for kind, schema in SCHEMAS.get(group, {}).items() if name in schema.__dataclass_fields__]
+    kinds = [
+        kind
+        for kind, schema in SCHEMAS.get(group, {}).items()
+        if name in [each.name for each in dataclasses.fields(schema)]
+    ]
     return f"; it is a key of {' and '.join(f'{group}={kind}' for kind in kinds)}" if kinds else ""
 
 

@@ -1,0 +1,84 @@
+"""The keys of the config with their defaults and docstrings, read from the schema's source: help that cannot drift."""
+
+import ast
+import dataclasses
+import enum
+import inspect
+import textwrap
+from dataclasses import dataclass
+from typing import Any
+
+from hpcjet.config.root import SCHEMAS, LaunchConfig, RunConfig
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key: its full name, default as text, and meaning."""
+
+    name: str
+    default: str
+    text: str
+
+
+def keys_of(schema: type, prefix: str) -> list[Key]:
+    """The keys of a schema, base classes first."""
+    texts: dict[str, str] = {}
+    for cls in reversed(schema.__mro__):
+        if dataclasses.is_dataclass(cls):
+            texts |= _docstrings(cls)
+    return [Key(prefix + each.name, _default(each), texts.get(each.name, "")) for each in dataclasses.fields(schema)]
+
+
+def help_of(group: str) -> str:
+    """The help page of one config group, or of `run`."""
+    if group == "run":
+        return _page("run", RunConfig)
+    return "\n".join(_page(f"{group}={kind}", schema, f"{group}.") for kind, schema in SCHEMAS[group].items())
+
+
+def top_keys() -> list[Key]:
+    """Keys at the root that are not groups."""
+    return [key for key in keys_of(LaunchConfig, "") if key.name not in SCHEMAS and key.name != "run"]
+
+
+def _page(title: str, schema: type, prefix: str = "run.") -> str:
+    lines = [title, _indent((schema.__doc__ or "").strip().partition("\n")[0], 2)]
+    for key in keys_of(schema, prefix):
+        lines.append(f"  {key.name}={key.default}" if key.default else f"  {key.name}=...  (required)")
+        if key.text:
+            lines.append(_indent(key.text, 6))
+    return "\n".join(lines) + "\n"
+
+
+def _indent(text: str, by: int) -> str:
+    return textwrap.fill(" ".join(text.split()), 78, initial_indent=" " * by, subsequent_indent=" " * by)
+
+
+def _docstrings(cls: type) -> dict[str, str]:
+    """Field name -> the string that stands below it in the source."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    found = {}
+    for statement, below in zip(body.body, body.body[1:], strict=False):
+        if (
+            isinstance(statement, ast.AnnAssign)
+            and isinstance(statement.target, ast.Name)
+            and isinstance(below, ast.Expr)
+            and isinstance(below.value, ast.Constant)
+            and isinstance(below.value.value, str)
+        ):
+            found[statement.target.id] = below.value.value
+    return found
+
+
+def _default(field: "dataclasses.Field[Any]") -> str:
+    value = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
+    if value is dataclasses.MISSING or value == "???":
+        return ""
+    if isinstance(value, enum.Enum):
+        return value.name
+    return {None: "null", True: "true", False: "false"}.get(value, str(value)) if _is_plain(value) else str(value)
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, bool)

@@ -1,0 +1,140 @@
+"""python -m hpcjet.launch: compose, check, plan, submit, follow."""
+
+import logging
+import sys
+from collections.abc import Callable, Sequence
+
+from hpcjet.config.compose import choices, compose, to_dict
+from hpcjet.config.root import SCHEMAS, LaunchConfig
+from hpcjet.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, HpcjetError
+
+USAGE = """\
+Turn a config into a running job: on this machine, or on a Slurm cluster.
+
+  python -m hpcjet.launch +exp=NAME [key=value ...]
+
+  +exp=swe                                          8 tasks, this machine
+  +exp=swe exp.limit=0 exp.attempts=4               all tasks, four attempts each
+  +exp=swe cluster=slurm cluster.nodes=32 cluster.account=abc123
+  +exp=swe cluster=slurm cluster.nodes=32 dry_run=true
+                                                    script, node plan and cost
+  +exp=swe engine=openai engine.base_url=http://host:8000/v1 engine.model=NAME
+                                                    a model behind a URL
+
+Groups, each with a page of its own (--help GROUP shows its keys):
+{groups}
+
+Keys:
+{keys}
+
+Options:
+  --help [GROUP]   this page, or the keys of a group
+  --cfg            print the resolved config and stop
+  --version        print the version and stop
+
+Values follow Hydra's grammar: a.b=1, a.list=[x,y], +a.dict.key=v, 'k="a=b"'.
+The environment variable HPCJET_CLUSTER sets the default of cluster.
+Exit codes: 0 done, 1 the workload failed, 2 the request was wrong,
+3 the cluster failed, 130 interrupted. After a launch: hpcjet --help.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command; ends the process with the exit code of the run."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    sys.exit(run_command(lambda: _command(words)))
+
+
+def run_command(command: Callable[[], int]) -> int:
+    """Run a command; an error that is meant for a person becomes one message and its exit code."""
+    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
+    try:
+        return command()
+    except HpcjetError as error:
+        print(f"hpcjet: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader, such as head, has seen enough.
+        sys.stderr.close()
+        return EXIT_OK
+
+
+def _command(words: list[str]) -> int:
+    if words and words[0] in ("--help", "-h", "help"):
+        print(help_page(words[1:]), end="")
+        return EXIT_OK
+    if words == ["--version"]:
+        from hpcjet import __version__
+
+        print(f"hpcjet {__version__}")
+        return EXIT_OK
+    options, overrides = [w for w in words if w.startswith("-")], [w for w in words if not w.startswith("-")]
+    _check_options(options)
+    config = compose(overrides)
+    if "--cfg" in options:
+        return _print_config(config)
+    return launch(config, overrides)
+
+
+def launch(config: LaunchConfig, overrides: Sequence[str]) -> int:
+    """Submit a run, or show what would be submitted; returns the exit code."""
+    from rich.console import Console
+
+    from hpcjet.start import new_run, plan_only
+
+    if config.dry_run:
+        from hpcjet.dryrun import dry_run_text
+
+        print(dry_run_text(plan_only(config), config, overrides), end="")
+        return EXIT_OK
+    console = Console()
+    run, submission = new_run(config)
+    console.print(f"run {run}", highlight=False, soft_wrap=True)
+    if submission.cluster == "slurm":
+        console.print(f"Slurm job {submission.job_id}", highlight=False)
+    if not config.follow:
+        console.print(f"follow it with: hpcjet status {run} --follow", highlight=False, soft_wrap=True)
+        return EXIT_OK
+    from hpcjet.follow import follow
+    from hpcjet.outcome import print_outcome
+
+    code = follow(run, submission, console)
+    print_outcome(run, console)
+    return code
+
+
+def help_page(groups: Sequence[str]) -> str:
+    """The help: of everything, or of the named groups."""
+    from hpcjet.config.describe import help_of, top_keys
+
+    known = [*SCHEMAS, "run"]
+    for group in groups:
+        if group not in known:
+            raise ConfigError(f"--help {group}: there is no such group; choose one of {', '.join(known)}")
+    if groups:
+        return "\n".join(help_of(group) for group in groups)
+    shown = [f"  {group:<9}{', '.join(choices(group))}" for group in SCHEMAS]
+    keys = [f"  {key.name + '=' + key.default:<18}{' '.join(key.text.split())}" for key in top_keys()]
+    shown.append("  run      where runs are kept (run.root=runs)")
+    return USAGE.format(groups="\n".join(shown), keys="\n".join(keys))
+
+
+def _check_options(options: Sequence[str]) -> None:
+    for option in options:
+        if option in ("-m", "--multirun"):
+            raise ConfigError("-m: sweeps are not there yet; start one launch for each point")
+        if option != "--cfg":
+            raise ConfigError(f"{option} is not an option: known are --help, --cfg and --version")
+
+
+def _print_config(config: LaunchConfig) -> int:
+    import yaml
+
+    print(yaml.safe_dump({k: v for k, v in to_dict(config).items() if k != "kinds"}, sort_keys=False), end="")
+    return EXIT_OK
+
+
+if __name__ == "__main__":
+    main()
