@@ -1,0 +1,41 @@
+# make demo: install, prepare eight real tasks, let agents solve them.   make test: everything that CI runs.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+BIN = $(VENV)/bin
+
+.PHONY: demo test check bench install lab-packages clean
+
+demo: $(VENV)/.installed
+	@$(BIN)/hpcjet tasks build debian python3.11
+	@$(BIN)/hpcjet tasks validate --limit 8
+	@$(BIN)/python -m hpcjet.launch +exp=swe
+
+test: check
+	@tests/packages.sh
+	$(BIN)/python -m pytest tests/unit tests/nfs tests/lab
+
+check: $(VENV)/.installed-dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: $(VENV)/.installed-dev
+	@tests/packages.sh
+	$(BIN)/python tests/bench/attempt_overhead.py
+	$(BIN)/python tests/bench/boot.py
+
+install: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' || \
+	  { echo "hpcjet needs Python 3.10 to 3.12: make PYTHON=/path/to/python3.11"; exit 2; }
+	@$(PYTHON) -m venv $(VENV) || { echo "on Debian: apt-get install python3-venv"; exit 2; }
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[swe]'
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[swe,dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache
