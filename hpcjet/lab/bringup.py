@@ -17,7 +17,7 @@ from hpcjet.lab.process import Process, kill, run, stop
 from hpcjet.lab.state import State, load_state, save_state
 from hpcjet.lab.user import User, ensure_user, remove_user
 
-STOP_GRACE_S = 10
+STOP_GRACE_S = 5
 LOGIN_GROUP = "login"
 # In the order in which they start; they end in reverse.
 DAEMONS: Mapping[str, Callable[[Layout], Daemon]] = {
@@ -115,7 +115,7 @@ def purge(layout: Layout) -> None:
     """Remove the lab's files and its user."""
     if not layout.marker.exists():
         raise LabError(f"{layout.root} bears no mark of a lab ({layout.marker.name}); remove it by hand if you must")
-    remove_user()
+    remove_user(layout)
     shutil.rmtree(layout.root)
 
 
@@ -124,7 +124,7 @@ def _prepare(layout: Layout, user: User, nodes: int) -> None:
     for group in (daemons.GROUP, LOGIN_GROUP):
         tree.create(group)
     daemons.prepare_munge(layout)
-    daemons.prepare_database(layout)
+    daemons.prepare_database(layout, tree)
     (layout.root / "ctld").mkdir(mode=0o700, exist_ok=True)
     for index in range(render.GPUS_PER_NODE):
         _make_null_device(layout.gpus / f"gpu{index}")

@@ -11,7 +11,7 @@ from pathlib import Path
 from hpcjet.errors import LabError
 from hpcjet.lab.cgroups import CgroupTree
 from hpcjet.lab.layout import ACCOUNT, USER, Layout
-from hpcjet.lab.process import Process, clean_environment, holds, is_alive, run, start_daemon
+from hpcjet.lab.process import Process, clean_environment, holds, in_groups, is_alive, run, start_daemon
 from hpcjet.lab.render import CLUSTER, render_database_sql
 
 GROUP = "host"
@@ -75,7 +75,7 @@ def prepare_munge(layout: Layout) -> None:
     fresh.rename(key)
 
 
-def prepare_database(layout: Layout) -> None:
+def prepare_database(layout: Layout, tree: CgroupTree) -> None:
     """Make the empty database, once per lab root; it is renamed into place, so half of one is never used."""
     layout.database_socket.parent.mkdir(exist_ok=True)
     shutil.chown(layout.database_socket.parent, "mysql", "mysql")
@@ -83,10 +83,11 @@ def prepare_database(layout: Layout) -> None:
         return
     for stale in layout.root.glob("mysql-new-*"):
         shutil.rmtree(stale, ignore_errors=True)
-    # A name of its own: the installer of an `up` that was killed may still be at work.
     fresh = Path(tempfile.mkdtemp(prefix="mysql-new-", dir=layout.root))
     shutil.chown(fresh, "mysql", "mysql")
-    run(["mariadb-install-db", "--no-defaults", "--user=mysql", f"--datadir={fresh}", *DATABASE_OPTIONS])
+    install = ["mariadb-install-db", "--no-defaults", "--user=mysql", f"--datadir={fresh}", *DATABASE_OPTIONS]
+    # In the lab's group, since it lives on if the `up` that started it is killed.
+    run(in_groups(tree.procs_files(GROUP), install))
     fresh.rename(layout.database)
 
 

@@ -11,16 +11,14 @@ from typing import NamedTuple
 from hpcjet.errors import LabError
 
 POLL_S = 0.05
-# Joins the control groups before the daemon exists, so that no daemon is ever outside of them, whenever we are killed;
-# where the groups have gone meanwhile, there is to be no daemon.
-START = """\
+# Joins the control groups before the command exists, so that it is never outside of them, whenever we are killed; where
+# the groups have gone meanwhile, there is to be no command.
+JOIN = """\
 set -e
-echo $$
 while [ "$1" != -- ]; do echo $$ >"$1"; shift; done
 shift
-output=$1; shift
-exec "$@" >"$output" 2>&1 </dev/null
 """
+START = f"echo $$\n{JOIN}output=$1\nshift\n" + 'exec "$@" >"$output" 2>&1 </dev/null\n'
 
 
 class Process(NamedTuple):
@@ -103,6 +101,11 @@ def start_daemon(
     pid = int(done.stdout)
     # One that has ended already is caught by whoever waits for it to be ready.
     return identify(pid) or Process(pid, 0)
+
+
+def in_groups(procs_files: Sequence[Path], argv: Sequence[str | Path]) -> list[str | Path]:
+    """The command that joins these control groups and becomes the given one."""
+    return ["/bin/sh", "-c", JOIN + 'exec "$@"', "sh", *procs_files, "--", *argv]
 
 
 def holds(condition: Callable[[], bool], *, within_s: float) -> bool:

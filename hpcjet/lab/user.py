@@ -45,8 +45,9 @@ def ensure_user(layout: Layout) -> User:
     return _with_home(layout)
 
 
-def remove_user() -> None:
-    if find_user():
+def remove_user(layout: Layout) -> None:
+    """Remove the user, unless their home is in another lab's root."""
+    if (user := find_user()) and user.home == layout.home:
         run(["userdel", USER])
 
 
