@@ -83,6 +83,12 @@ ConstrainRAMSpace=yes
 ConstrainDevices=no
 """
 
+# Slurm 22.05 cannot do without a plugin, and its cgroup/v2 wants systemd; this one is loaded and used for nothing.
+CGROUP_CONF_V2 = """\
+CgroupAutomount=no
+CgroupPlugin=cgroup/v1
+"""
+
 DATABASE_SQL = """\
 create database if not exists {database};
 create user if not exists '{user}'@'localhost';
@@ -122,6 +128,10 @@ for controller in {controllers}; do
     mkdir /sys/fs/cgroup/$controller
     mount -t cgroup -o $controller cgroup /sys/fs/cgroup/$controller
 done
+"""
+
+CGROUP_MOUNT_V2 = """\
+mount -t cgroup2 cgroup /sys/fs/cgroup
 """
 
 # A command on the login node: the machine itself, with the lab's /etc/hosts and /etc/slurm in a mount namespace.
@@ -176,11 +186,11 @@ def render_gres_conf(layout: Layout, *, nodes: int) -> str:
 
 
 def render_cgroup_conf(cgroup_version: int) -> str:
-    return CGROUP_CONF_V1 if cgroup_version == 1 else ""
+    return CGROUP_CONF_V1 if cgroup_version == 1 else CGROUP_CONF_V2
 
 
 def render_node_init(layout: Layout, *, cgroup_version: int, controllers: Sequence[str]) -> str:
-    mounts = CGROUP_MOUNTS_V1.format(controllers=" ".join(controllers)) if cgroup_version == 1 else ""
+    mounts = CGROUP_MOUNTS_V1.format(controllers=" ".join(controllers)) if cgroup_version == 1 else CGROUP_MOUNT_V2
     return NODE_INIT.format(layout=layout, cgroup_mounts=mounts)
 
 

@@ -56,7 +56,8 @@ def test_only_version_1_mounts_controllers() -> None:
     first = render.render_node_init(LAYOUT, cgroup_version=1, controllers=["freezer", "memory"])
     second = render.render_node_init(LAYOUT, cgroup_version=2, controllers=[])
     assert "for controller in freezer memory; do" in first
-    assert "cgroup" not in second
+    assert "mount -t cgroup2 cgroup /sys/fs/cgroup" in second
+    assert "controller" not in second
 
 
 def test_the_password_stands_in_the_secret_file_only() -> None:
