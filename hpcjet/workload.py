@@ -41,7 +41,8 @@ class Cluster:
         tails = "".join(f"\n{log} ends with:\n{tail(log, 8)}" for log in logs[:3])
         return (
             f"{len(present)} of {len(self.hosts)} nodes joined Ray within {plan.boot_timeout_s:.0f} s "
-            f"(cluster.boot_timeout_s), cluster.min_nodes={plan.min_nodes} are needed; missing: {', '.join(missing)}{tails}"
+            f"(cluster.boot_timeout_s), cluster.min_nodes={plan.min_nodes} are needed; "
+            f"missing: {', '.join(missing)}{tails}"
         )
 
 

@@ -64,7 +64,7 @@ class PortBlock:
 
 
 def candidate_blocks(allocation: str, *, ceiling: int) -> Iterator[PortBlock]:
-    """Blocks to try, in an order that is the allocation's own: two jobs on a node seldom meet, and then one moves on."""
+    """Blocks to try, in an order of the allocation's own: two jobs on a node seldom meet, and then one moves on."""
     count = (ceiling - LOWEST) // BLOCK
     start, step = zlib.crc32(allocation.encode()) % count, 7919
     for number in range(min(count, 64)):

@@ -27,7 +27,7 @@ def worker_args(
 
 
 def object_store_bytes(place: Place, *, asked_gb: float | None, shm_free_bytes: int) -> int:
-    """A tenth of the node's memory, at most 8 GiB, or what was asked; never more than /dev/shm has (Ray needs 80 MiB)."""
+    """A tenth of the node's memory, at most 8 GiB, or what was asked; no more than /dev/shm has. Ray needs 80 MiB."""
     wanted = int(asked_gb * GIB) if asked_gb else min(place.memory_bytes // 10, 8 * GIB)
     return max(80 * 1024**2, min(wanted, int(shm_free_bytes * 0.9)))
 

@@ -74,8 +74,8 @@ def private_temp(env: Mapping[str, str]) -> Path:
                 return folder
             folder.rmdir()
     raise BootstrapError(
-        f"no folder for Ray's sockets: tried {', '.join(tried)}; each is missing, not writable or longer than 32 bytes; "
-        "point TMPDIR to a short local folder"
+        f"no folder for Ray's sockets: tried {', '.join(tried)}; each is missing, not writable or longer than "
+        "32 bytes; point TMPDIR to a short local folder"
     )
 
 

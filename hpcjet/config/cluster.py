@@ -16,7 +16,7 @@ class ClusterConfig:
     end_timeout_s: float = 10.0
     """Seconds that the parts of a run have to end by themselves before they are killed, at least 1."""
     interface: str | None = None
-    """Network interface that Ray and the engines use, such as ib0; by default the one that routes to the other nodes."""
+    """Network interface that Ray and the engines use, such as ib0; by default the one with the route to other nodes."""
     object_store_gb: float | None = None
     """Ray's object store per node in GiB; by default a tenth of the node's memory, at most 8."""
     env: dict[str, str] = field(default_factory=dict)

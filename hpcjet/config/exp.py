@@ -45,7 +45,7 @@ class SweConfig(ExpConfig):
     memory_gb: float = 1.0
     """Memory in GiB that Ray counts for one attempt, at least 0.1."""
     attempts_per_process: int = 16
-    """Most attempts at a time in one worker process (importing the agent's libraries costs seconds and 150 MB), 1 to 256."""
+    """Most attempts at a time in one worker process, at least 1; each process takes seconds to start and 150 MB."""
     in_flight: int = 0
     """Most attempts at a time in the whole run; 0: as many as CPUs and memory allow."""
     max_tries: int = 3

@@ -46,7 +46,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
     "engine": {"oracle": OracleConfig, "openai": OpenAIConfig},
     "sandbox": {"auto": SandboxConfig},
 }
-"""Config group -> kind -> its schema. conf/<group>/<name>.yaml names its schema as <kind>_schema in its defaults list."""
+"""Config group -> kind -> its schema. conf/<group>/<name>.yaml names <kind>_schema in its defaults list."""
 
 
 def register() -> None:

@@ -9,7 +9,7 @@ _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 
 
 def expand(text: str) -> list[str]:
-    """Host names of a list such as `rack[1-2]n[01-02],login1,n[3,5]-ib`, in Slurm's order (its own order is the rank order).
+    """Host names of a list such as `rack[1-2]n[01-02],login1,n[3,5]-ib`, in Slurm's order, which is that of the ranks.
 
     Raises ConfigError for text that is no such list.
     """

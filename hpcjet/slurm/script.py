@@ -39,8 +39,8 @@ def settings(plan: Plan, config: SlurmConfig) -> dict[str, Any]:
 def srun_args(plan: Plan, config: SlurmConfig) -> list[str]:
     """Options of the one srun.
 
-    cpus-per-task is repeated: since Slurm 22.05 a step does not inherit it and would get one CPU. With every node needed,
-    one agent that fails ends the step at once.
+    cpus-per-task is repeated: since Slurm 22.05 a step does not inherit it and would get one CPU. With every node
+    needed, one agent that fails ends the step at once.
     """
     args = ["--nodes", str(config.nodes), "--ntasks", str(config.nodes)]
     if config.cpus_per_node:

@@ -73,7 +73,7 @@ def _slurm_executor(plan: Plan, cluster: SlurmConfig) -> Any:
     from submitit import SlurmExecutor
 
     class Executor(SlurmExecutor):
-        """submitit's, with an answer of sbatch that cannot be misread, and without options that were left to the site."""
+        """submitit's; sbatch's answer cannot be misread, and options that are left to the site are not written."""
 
         @classmethod
         def affinity(cls) -> int:

@@ -27,7 +27,7 @@ def summarise_run(run: RunDir) -> tuple[Summary, str]:
 
 def write_reports(run: RunDir) -> Summary:
     """Write report.html and summary.json from what is recorded."""
-    config, tasks = _read(run)
+    _, tasks = _read(run)
     summary, engine = summarise_run(run)
     records = ResultStore(run.results).index().records()
     write_report(run, summary=summary, records=records, tasks={task.instance_id: task for task in tasks}, engine=engine)

@@ -40,7 +40,7 @@ class Task:
     tests: tuple[str, ...] = ()
     """What test_command is given: test modules or files; by default the files of test_patch."""
     layers: tuple[str, ...] = ()
-    """Commits whose trees are stacked to make the base, bottom first, the last one base_commit; () means (base_commit,)."""
+    """Commits whose trees, stacked, make the base; bottom first, the last is base_commit; () means (base_commit,)."""
     recipe: Recipe = Recipe()
 
     @property

@@ -159,6 +159,8 @@ def test_duration(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
-@pytest.mark.parametrize(("number", "text"), [(999, "999"), (20_313, "20,313"), (1_203_112, "1.2 M"), (12_345_678_901, "12.3 G")])
+@pytest.mark.parametrize(
+    ("number", "text"), [(999, "999"), (20_313, "20,313"), (1_203_112, "1.2 M"), (12_345_678_901, "12.3 G")]
+)
 def test_count(number: int, text: str) -> None:
     assert count(number) == text

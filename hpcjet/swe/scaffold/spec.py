@@ -31,9 +31,16 @@ class Scaffold(Protocol):
     needs_endpoint: bool
 
     def run(
-        self, task: Task, sandbox: Sandbox, *, endpoint: Endpoint | None, session: str, deadline: float, trajectory: Path
+        self,
+        task: Task,
+        sandbox: Sandbox,
+        *,
+        endpoint: Endpoint | None,
+        session: str,
+        deadline: float,
+        trajectory: Path,
     ) -> Outcome:
-        """Work on the task until done or until `deadline` (time.monotonic()); write the trajectory file (JSON) as it grows.
+        """Work on the task until done or until `deadline` (time.monotonic()); the trajectory (JSON) grows meanwhile.
 
         `session` is a unique id of this attempt, sent to the engine with each request. Does not raise for what an agent
         or an engine did: that is an Outcome.
