@@ -6,14 +6,15 @@ HpcjetError                 exit code 3
 ├── SubmitError             3   Slurm refused or lost the submission
 ├── BootstrapError          3   the Ray cluster did not come up
 ├── NodeLostError           3   a node or its agent went away
+├── WorkloadError           1   the workload was ended before its work was done
 ├── SandboxError            3   a sandbox could not be opened or died
 ├── EngineError             3   an LLM server did not come up or went away
 ├── StoreError              3   a result could not be recorded (disk full, read-only)
 ├── LabError                3   the Slurm lab on this machine
 └── TaskError               2   a task file, a repository or a build
 
-A message says four things: the key (or host), the value, what is allowed, and the next step. One about a time limit also
-names the log to read.
+A message says four things: the key (or host), the value, what is allowed, and the next step. One about a time limit
+also names the log to read.
 """
 
 EXIT_OK = 0
@@ -51,6 +52,12 @@ class BootstrapError(HpcjetError):
 
 class NodeLostError(HpcjetError):
     """A node, or the agent on it, went away."""
+
+
+class WorkloadError(HpcjetError):
+    """The workload was ended before its work was done."""
+
+    exit_code = EXIT_WORKLOAD
 
 
 class SandboxError(HpcjetError):

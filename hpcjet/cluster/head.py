@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+import signal
 import socket
 import time
 from contextlib import ExitStack
@@ -14,7 +15,7 @@ from hpcjet.cluster.ports import PortBlock, free_block
 from hpcjet.cluster.ray_args import head_args, object_store_bytes
 from hpcjet.cluster.rendezvous import DONE, HEAD, node_mark
 from hpcjet.cluster.site import Site
-from hpcjet.errors import EXIT_CLUSTER, EXIT_WORKLOAD, BootstrapError, NodeLostError
+from hpcjet.errors import EXIT_CLUSTER, BootstrapError, NodeLostError, WorkloadError
 
 _log = logging.getLogger(__name__)
 
@@ -101,8 +102,10 @@ def _supervise(site: Site, ray: Child, driver: Child) -> int:
             look_at_nodes = time.monotonic() + 1.0
         time.sleep(0.05)
     if code < 0:
-        _log.error("the driver was ended by signal %d; %s ends with:\n%s", -code, driver.log, tail(driver.log))
-        return EXIT_WORKLOAD
+        raise WorkloadError(
+            f"the driver was ended by {signal.Signals(-code).name}; what is recorded stays, go on with: "
+            f"hpcjet resume {site.plan.run} ({driver.log} ends with:\n{tail(driver.log)})"
+        )
     return code
 
 

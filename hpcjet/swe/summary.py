@@ -13,7 +13,7 @@ from typing import Any
 from hpcjet.swe.record import Record
 from hpcjet.tasks.verdict import Verdict
 
-STAGES = ("tree", "agent", "llm", "diff", "verify", "tests", "total")
+STAGES = ("tree", "open", "agent", "llm", "diff", "verify", "tests", "total")
 """In the order that they are shown; `llm` is part of agent, `tests` of verify, and all are part of total."""
 
 
