@@ -45,7 +45,9 @@ def _watch(run: RunDir, submission: Submission, console: Console) -> RunState:
             if state and state.final:
                 return state
             job = _job(submission)
-            if job.stage is Stage.ended:
+            if job.stage is not Stage.ended:
+                lost_since = None
+            else:
                 # The last word may still be on its way through the shared file system.
                 lost_since = lost_since or time.monotonic()
                 if time.monotonic() - lost_since > 5:

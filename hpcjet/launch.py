@@ -62,8 +62,9 @@ def run_command(command: Callable[[], int]) -> int:
 
 
 def _command(words: list[str]) -> int:
-    if words and words[0] in ("--help", "-h", "help"):
-        print(help_page(words[1:]), end="")
+    asked = [position for position, word in enumerate(words) if word in ("--help", "-h")]
+    if asked or words[:1] == ["help"]:
+        print(help_page(words[asked[0] + 1 if asked else 1 :]), end="")
         return EXIT_OK
     if words == ["--version"]:
         from hpcjet import __version__

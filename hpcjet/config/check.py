@@ -10,5 +10,6 @@ def bad(key: str, value: object, allowed: str, next_step: str) -> ConfigError:
 
 def at_least(key: str, value: float | None, lowest: float) -> None:
     """Raise ConfigError if the value is set and below `lowest`."""
-    if value is not None and value < lowest:
+    # Not `value < lowest`: that lets nan through, and a time limit of nan never comes.
+    if value is not None and not value >= lowest:
         raise bad(key, value, f"it must be {lowest} or more", f"set {key}={lowest} or higher")

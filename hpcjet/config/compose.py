@@ -12,8 +12,15 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.errors import ConfigCompositionException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException, ValidationError
+from omegaconf.errors import (
+    GrammarParseError,
+    InterpolationResolutionError,
+    MissingMandatoryValue,
+    OmegaConfBaseException,
+    ValidationError,
+)
 
+from hpcjet.config.check import bad
 from hpcjet.config.root import SCHEMAS, LaunchConfig, kind_of, register
 from hpcjet.errors import ConfigError
 from hpcjet.paths import conf_dir
@@ -34,7 +41,7 @@ def compose(overrides: Sequence[str]) -> LaunchConfig:
         except MissingMandatoryValue as error:
             raise _missing(error) from None
         except OmegaConfBaseException as error:
-            raise _bad_value(error) from None
+            raise _bad_value(error, overrides) from None
 
 
 def choices(group: str) -> list[str]:
@@ -55,9 +62,18 @@ def from_dict(data: dict[str, Any]) -> LaunchConfig:
         schema = OmegaConf.structured(
             LaunchConfig(**{group: SCHEMAS[group][kind]() for group, kind in data["kinds"].items()})
         )
-        return _to_config(OmegaConf.merge(schema, rest))
-    except (KeyError, OmegaConfBaseException) as error:
+        return _to_config(OmegaConf.merge(schema, _escaped(rest)))
+    except (KeyError, TypeError, AttributeError, OmegaConfBaseException) as error:
         raise ConfigError(f"the stored config does not fit this version of hpcjet: {_first_line(error)}") from None
+
+
+def _escaped(value: Any) -> Any:
+    """`${` as OmegaConf's `\\${`: what is stored is resolved already, and a dollar sign in it is the shell's."""
+    if isinstance(value, dict):
+        return {key: _escaped(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_escaped(each) for each in value]
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
 
 
 def _to_config(composed: Any) -> LaunchConfig:
@@ -104,6 +120,21 @@ def check_grammar(overrides: Sequence[str]) -> None:
             raise ConfigError(
                 f"{override} names several values: one launch takes one value for each key; start a launch for each"
             )
+        _check_key(parsed.key_or_group, override)
+        if parsed.key_or_group in SCHEMAS and not parsed.is_delete() and not isinstance(parsed.value(), str | dict):
+            raise bad(
+                parsed.key_or_group,
+                override.partition("=")[2],
+                f"it must be one of {', '.join(choices(parsed.key_or_group))}",
+                f"set {parsed.key_or_group}=NAME",
+            )
+
+
+def _check_key(key: str, override: str) -> None:
+    if not key:
+        raise ConfigError(f"cannot read the argument {override!r}: it names no key; an argument is key=value")
+    if key.partition(".")[0] == "hydra":
+        raise ConfigError(f"{override}: hpcjet takes no settings of Hydra itself; a run's folder is run.root=...")
 
 
 def _unknown_choice(error: MissingConfigException) -> ConfigError:
@@ -116,7 +147,7 @@ def _unknown_choice(error: MissingConfigException) -> ConfigError:
 
 def _bad_override(error: ConfigCompositionException, overrides: Sequence[str]) -> ConfigError:
     cause = error.__cause__
-    if isinstance(cause, ValidationError):
+    if isinstance(cause, ValidationError | GrammarParseError):
         return _bad_value(cause, overrides)
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
         if cause.object_type is dict:
@@ -135,7 +166,7 @@ def _unknown_key(key: str, known: Iterable[str]) -> ConfigError:
     prefix, dot, name = key.rpartition(".")
     full = [f"{prefix}{dot}{each}" for each in known]
     hint = _other_kinds(prefix, name) or _nearest(key, full)
-    return ConfigError(f"{key} is not a key: known are {', '.join(full)}{hint}")
+    return ConfigError(f"{key} is not a key: {'known are ' + ', '.join(full) if full else 'there are none here'}{hint}")
 
 
 def _other_kinds(group: str, name: str) -> str:
@@ -151,15 +182,25 @@ def _bad_value(error: OmegaConfBaseException, overrides: Sequence[str] = ()) -> 
     key = error.full_key or "the config"
     given = next((text.split("=", 1)[1] for text in overrides if text.lstrip("+").startswith(f"{key}=")), None)
     shown = key if given is None else f"{key}={given}"
-    reason = _first_line(error).replace(f"field '{key}' is not Optional", "null is not allowed")
-    return ConfigError(f"{shown} is not allowed: {reason}; see python -m hpcjet.launch --help {key.split('.')[0]}")
+    reason = _first_line(error).replace(f"field '{key}' is not Optional", "a value is needed")
+    if reason.endswith("is not a ListConfig, list or tuple."):
+        reason = "it must be a list, such as [a,b]"
+    if isinstance(error, GrammarParseError | InterpolationResolutionError):
+        shown = next((text for text in overrides if "${" in text), shown)
+        reason += "; write a dollar sign that the shell of the node shall see as \\${NAME}"
+    return ConfigError(f"{shown} is not allowed: {reason}; {_see_help(key)}")
+
+
+def _see_help(key: str) -> str:
+    group = key.partition(".")[0]
+    return f"see python -m hpcjet.launch --help{f' {group}' if group in (*SCHEMAS, 'run') else ''}"
 
 
 def _missing(error: MissingMandatoryValue) -> ConfigError:
     key = error.full_key or ""
     if key in SCHEMAS:
         return ConfigError(f"{key} is not chosen: add +{key}=NAME, one of {', '.join(choices(key))}")
-    return ConfigError(f"{key} has no value: set {key}=...; see python -m hpcjet.launch --help {key.split('.')[0]}")
+    return ConfigError(f"{key} has no value: set {key}=...; {_see_help(key)}")
 
 
 def _nearest(word: str, known: Sequence[str]) -> str:

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from hpcjet.config.check import at_least
+
 
 class SandboxKind(Enum):
     """Ways to isolate an agent."""
@@ -28,3 +30,8 @@ class SandboxConfig:
     """Memory of one sandbox in GiB, at least 0.1."""
     processes: int = 512
     """Processes and threads of one sandbox, at least 16."""
+
+    def __post_init__(self) -> None:
+        at_least("sandbox.root_uid", self.root_uid, 1)
+        at_least("sandbox.memory_gb", self.memory_gb, 0.1)
+        at_least("sandbox.processes", self.processes, 16)

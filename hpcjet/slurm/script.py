@@ -1,5 +1,6 @@
 """From a plan to the settings of submitit and to the text of the batch script. Pure, and needs no Slurm."""
 
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,7 @@ def submitit_command(plan: Plan, folder: Path) -> str:
 
 def drop_unset(script: str) -> str:
     """Without the lines of options that are null."""
-    lines = [line for line in script.splitlines() if not line.endswith("=None")]
+    lines = [line for line in script.splitlines() if not re.fullmatch(r"#SBATCH --[a-z-]+=None", line)]
     return "\n".join(lines) + "\n"
 
 
