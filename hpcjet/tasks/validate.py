@@ -79,8 +79,9 @@ def validate_task(task: Task, bench: Bench) -> Validation:
             found = compare(before.outcomes, [after.outcomes, *more])
         else:
             found = compare(before.outcomes, [after.outcomes])
-        if after.problem:
-            found = replace(found, reason=f"with the reference patch {after.problem}")
+        if not _passed(after.outcomes):
+            why = after.problem or f"the test command ended with {after.returncode}"
+            found = replace(found, reason=f"no test passes with the reference patch: {why}")
     except Stopped as stopped:
         lasting = stopped.verdict is not Verdict.infrastructure or stopped.failure == "task"
         found = Validation(instance_id="", reason=str(stopped), lasting=lasting)
