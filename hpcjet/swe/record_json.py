@@ -29,6 +29,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "recorded": _NUMBER,
 }
 """Types as json.loads gives them; compared exactly, as true and false would pass for numbers."""
+_VERDICTS = {verdict.value: verdict for verdict in Verdict}
 _NAMES = [field.name for field in fields(Record)]
 _NEEDED = {field.name for field in fields(Record) if field.default is MISSING and field.default_factory is MISSING}
 
@@ -47,27 +48,39 @@ def from_line(line: bytes) -> tuple[Record, float]:
 
     Raises ValueError, saying what is wrong, for anything else.
     """
+    values = checked_values(line)
+    return to_record(values), values.get("recorded", 0.0)
+
+
+def checked_values(line: bytes) -> dict[str, Any]:
+    """The fields in a line, of which `to_record` surely makes a record. Raises ValueError as `from_line` does."""
     values = json.loads(line)
     if type(values) is not dict:
         raise ValueError("not a JSON object")
-    known = {name: value for name, value in values.items() if name in _KINDS}
-    for name, value in known.items():
-        if type(value) not in _KINDS[name]:
+    for name, value in values.items():
+        if name in _KINDS and type(value) not in _KINDS[name]:
             raise ValueError(f"{name} is no {_KINDS[name][-1].__name__}")
-    if missing := _NEEDED - known.keys():
+    if missing := _NEEDED - values.keys():
         raise ValueError(f"{min(missing)} is missing")
-    _check_items(known)
-    recorded = known.pop("recorded", 0.0)
-    known["verdict"] = Verdict(known["verdict"])
+    if values["verdict"] not in _VERDICTS:
+        raise ValueError(f"verdict is {values['verdict']!r:.40}, not one of {', '.join(_VERDICTS)}")
+    _check_items(values)
+    return values
+
+
+def to_record(values: dict[str, Any]) -> Record:
+    """The record of fields that were checked."""
+    known = {name: values[name] for name in _NAMES if name in values}
+    known["verdict"] = _VERDICTS[known["verdict"]]
     known["edited_tests"] = tuple(known.get("edited_tests", ()))
-    return Record(**known), recorded
+    return Record(**known)
 
 
-def _check_items(known: dict[str, Any]) -> None:
+def _check_items(values: dict[str, Any]) -> None:
     for name in ("tokens", "seconds", "tests"):
-        for value in known.get(name, {}).values():
+        for value in values.get(name, {}).values():
             if type(value) not in _NUMBER:
                 raise ValueError(f"{name} is no map to numbers")
-    for value in known.get("edited_tests", ()):
+    for value in values.get("edited_tests", ()):
         if type(value) is not str:
             raise ValueError("edited_tests is no list of str")

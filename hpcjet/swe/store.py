@@ -5,6 +5,7 @@ Readers list the folder and open what they find: a name that is looked for too e
 """
 
 import errno
+import json
 import logging
 import os
 import re
@@ -14,11 +15,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from hpcjet.errors import StoreError
 from hpcjet.rundir import sync_folder
 from hpcjet.swe.record import Record
-from hpcjet.swe.record_json import from_line, to_line
+from hpcjet.swe.record_json import checked_values, to_line, to_record
 from hpcjet.tasks.verdict import Verdict
 
 _SUFFIX = ".jsonl"
@@ -146,17 +148,19 @@ class Index:
                 try:
                     if not line.endswith(b"\n"):
                         raise ValueError("unfinished last line: its writer was stopped, or is still writing")
-                    self._add(*from_line(line), number, offset)
+                    self._add(checked_values(line), number, offset)
                 except ValueError as error:
                     self.problems.append(Problem(segment, line_number, _reason(error)))
                 offset += len(line)
 
-    def _add(self, record: Record, recorded: float, segment: int, offset: int) -> None:
-        judged = record.verdict is not Verdict.infrastructure
-        place = _Place(segment, offset, 0 if judged else max(1, record.tries), recorded)
-        old = self._places.get(record.key)
+    def _add(self, values: dict[str, Any], segment: int, offset: int) -> None:
+        judged = values["verdict"] != Verdict.infrastructure.value
+        tries = 0 if judged else max(1, values.get("tries", 1))
+        place = _Place(segment, offset, tries, values.get("recorded", 0.0))
+        key = values["instance_id"], values["attempt"]
+        old = self._places.get(key)
         if old is None or place.counts_before(old):
-            self._places[record.key] = place
+            self._places[key] = place
         if old is not None and judged and not old.tries:
             self.duplicates += 1
         elif old is not None:
@@ -173,7 +177,7 @@ class Index:
                         file.close()
                     file, opened = self.segments[segment].open("rb"), segment
                 file.seek(offset)
-                yield from_line(file.readline())[0]
+                yield to_record(json.loads(file.readline()))
         finally:
             if file is not None:
                 file.close()

@@ -192,9 +192,12 @@ def main() -> None:
     for records in args.records:
         for writers in args.writers:
             names = [each for each in args.only if each != "one file rewritten" or writers == 1]
-            names = [each for each in names if each != "one file rewritten" or records <= REWRITTEN_AT_MOST]
+            number = {
+                each: min(records, REWRITTEN_AT_MOST) if each == "one file rewritten" else records for each in names
+            }
             rounds = [
-                {each: one_round(each, args.scratch, records, writers) for each in names} for _ in range(args.rounds)
+                {each: one_round(each, args.scratch, number[each], writers) for each in names}
+                for _ in range(args.rounds)
             ]
             for each in names:
                 median = {key: statistics.median(row[each][key] for row in rounds) for key in rounds[0][each]}
