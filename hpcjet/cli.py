@@ -161,3 +161,7 @@ def _report(arguments: argparse.Namespace) -> int:
     write_reports(run)
     print_outcome(run, Console())
     return EXIT_OK
+
+
+if __name__ == "__main__":
+    main()

@@ -1,12 +1,17 @@
 """python -m hpcjet.launch: compose, check, plan, submit, follow."""
 
 import logging
+import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
+from hpcjet.config.cluster import SlurmConfig
 from hpcjet.config.compose import choices, compose, to_dict
 from hpcjet.config.root import SCHEMAS, LaunchConfig
 from hpcjet.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, HpcjetError
+from hpcjet.paths import templates_dir
 
 USAGE = """\
 Turn a config into a running job: on this machine, or on a Slurm cluster.
@@ -49,15 +54,17 @@ def run_command(command: Callable[[], int]) -> int:
     """Run a command; an error that is meant for a person becomes one message and its exit code."""
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     try:
-        return command()
+        code = command()
+        sys.stdout.flush()
+        return code
     except HpcjetError as error:
         print(f"hpcjet: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The reader, such as head, has seen enough.
-        sys.stderr.close()
+        # The reader, such as head, has seen enough. What is left in the buffer goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
 
 
@@ -93,6 +100,9 @@ def launch(config: LaunchConfig, overrides: Sequence[str]) -> int:
     console = Console()
     run, submission = new_run(config)
     console.print(f"run {run}", highlight=False, soft_wrap=True)
+    if submission is None:
+        console.print(f"start it with: {_start_command(config, run.path)}", highlight=False, soft_wrap=True)
+        return EXIT_OK
     if submission.cluster == "slurm":
         console.print(f"Slurm job {submission.job_id}", highlight=False)
     if not config.follow:
@@ -104,6 +114,14 @@ def launch(config: LaunchConfig, overrides: Sequence[str]) -> int:
     code = follow(run, submission, console)
     print_outcome(run, console)
     return code
+
+
+def _start_command(config: LaunchConfig, run: Path) -> str:
+    """How to start a run that was only prepared."""
+    if isinstance(config.cluster, SlurmConfig):
+        options = [f"--nodes={config.cluster.nodes}"]
+        return shlex.join(["sbatch", *options, str(templates_dir() / "run.sbatch"), str(run)])
+    return shlex.join(["hpcjet", "resume", str(run)])
 
 
 def help_page(groups: Sequence[str]) -> str:

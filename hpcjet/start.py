@@ -25,10 +25,14 @@ if TYPE_CHECKING:
     from hpcjet.tasks.task import Task
 
 
-def new_run(config: LaunchConfig) -> tuple[RunDir, Submission]:
-    """Check, make the run directory, submit. Nothing is left behind if a check fails. Raises HpcjetError."""
+def new_run(config: LaunchConfig) -> tuple[RunDir, Submission | None]:
+    """Check, make the run directory, submit; with submit=false there is no submission.
+
+    Nothing is left behind if a check fails. Raises HpcjetError.
+    """
     find_lab(config)
-    check_slurm(config)
+    if config.submit:
+        check_slurm(config)
     config, tasks = resolved(config)
     root = config.run.root.expanduser().absolute()
     run = new_run_dir(root, kind_of("exp", config.exp), now=datetime.now(), short_id=new_short_id())
@@ -36,7 +40,11 @@ def new_run(config: LaunchConfig) -> tuple[RunDir, Submission]:
         from hpcjet.tasks.jsonl import dump_tasks
 
         dump_tasks(run.tasks, tasks)
-    return run, _submit(config, run)
+    if config.submit:
+        return run, _submit(config, run)
+    with RunLock(run.path):
+        _write(config, run)
+    return run, None
 
 
 def resume(run: RunDir) -> Submission:
@@ -82,14 +90,20 @@ def read_submission(run: RunDir) -> Submission | None:
 def _submit(config: LaunchConfig, run: RunDir) -> Submission:
     # Held while the files are written; on the nodes the driver takes it again for as long as it works.
     with RunLock(run.path):
-        plan = make_plan(config, run_dir=run, python=_python(config))
-        run.write_secret(RAY_TOKEN, secrets.token_urlsafe(32))
-        atomic_write(run.config, yaml.safe_dump(to_dict(config), sort_keys=False))
-        atomic_write(run.plan, plan.to_json())
+        plan = _write(config, run)
         write_state(run.state, RunState(Phase.submitted))
         submission = submit(plan, config, NodeAgent(run.plan))
         atomic_write(run.submission, json.dumps(asdict(submission)))
     return submission
+
+
+def _write(config: LaunchConfig, run: RunDir) -> Plan:
+    """The files that the node agents need."""
+    plan = make_plan(config, run_dir=run, python=_python(config))
+    run.write_secret(RAY_TOKEN, secrets.token_urlsafe(32))
+    atomic_write(run.config, yaml.safe_dump(to_dict(config), sort_keys=False))
+    atomic_write(run.plan, plan.to_json())
+    return plan
 
 
 def _python(config: LaunchConfig) -> str:

@@ -4,12 +4,14 @@ It finds out whether it is the head or a worker, starts Ray and the workload, an
 it as `srun python -m hpcjet.cluster.node RUN/plan.json`.
 """
 
+import json
 import logging
 import os
 import signal
 import socket
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 from hpcjet.cluster.child import adopt_orphans, end_orphans
@@ -19,10 +21,11 @@ from hpcjet.cluster.signals import Interrupted, signals_raise
 from hpcjet.cluster.site import prepared_site
 from hpcjet.cluster.state import Phase, RunState, read_state, write_state
 from hpcjet.cluster.worker import run_worker
-from hpcjet.errors import EXIT_CLUSTER, EXIT_INTERRUPTED, EXIT_OK, HpcjetError
+from hpcjet.errors import EXIT_CLUSTER, EXIT_INTERRUPTED, EXIT_OK, BootstrapError, HpcjetError
 from hpcjet.plan import Plan, read_plan
-from hpcjet.rundir import path_name
+from hpcjet.rundir import atomic_write, path_name
 from hpcjet.slurm.nodelist import expand
+from hpcjet.slurm.submit import Submission
 
 GIB = 1024**3
 _log = logging.getLogger(__name__)
@@ -59,9 +62,11 @@ def run_agent(plan_file: Path) -> int:
 def _run(plan: Plan, place: Place, hosts: list[str], started: float) -> tuple[int, str]:
     """(exit code, why it failed)"""
     try:
+        _check_nodes(plan, place)
         with signals_raise(signal.SIGTERM, signal.SIGUSR2), prepared_site(plan, place) as site:
             if not place.is_head:
                 return run_worker(site), ""
+            _write_submission(plan)
             _write_state(plan, place, Phase.running, started)
             return run_head(site, hosts), ""
     except Interrupted as interrupted:
@@ -73,6 +78,20 @@ def _run(plan: Plan, place: Place, hosts: list[str], started: float) -> tuple[in
         # The last resort: the reason must reach state.json, or the user sees only that the job failed.
         _log.exception("the node agent failed")
         return EXIT_CLUSTER, f"{type(error).__name__}: {error}"
+
+
+def _check_nodes(plan: Plan, place: Place) -> None:
+    if place.num_nodes < plan.min_nodes:
+        raise BootstrapError(
+            f"the allocation has {place.num_nodes} nodes and the run needs {plan.min_nodes}: "
+            f"submit it with --nodes={plan.num_nodes}, or launch with cluster.min_nodes={place.num_nodes}"
+        )
+
+
+def _write_submission(plan: Plan) -> None:
+    """For a run that a template started: nobody else knows its job."""
+    if plan.cluster != "local":
+        atomic_write(plan.run.submission, json.dumps(asdict(Submission("slurm", os.environ["SLURM_JOB_ID"]))))
 
 
 def _meaning(name: str) -> str:

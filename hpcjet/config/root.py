@@ -36,6 +36,8 @@ class LaunchConfig:
     run: RunConfig = field(default_factory=RunConfig)
     dry_run: bool = False
     """Print the script, the node plan and the next command; start nothing."""
+    submit: bool = True
+    """false: check, write the run directory and stop; slurm_templates/run.sbatch starts it."""
     follow: bool = True
     """Stay and show the queue, then the progress; false: submit and return."""
 
