@@ -32,7 +32,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
         command.set_defaults(func=func)
     shell = commands.add_parser("shell", help="a shell as the lab's user: on the login node, or on a node")
     shell.add_argument("node", type=int, nargs="?", help="the node's number, from 1 (default: the login node)")
-    shell.add_argument("--root", action="store_true", help="as root; on a node only")
+    shell.add_argument("--root", action="store_true", help="as root, on a node")
     shell.set_defaults(func=_shell)
     commands.add_parser("status", help="what is up").set_defaults(func=_status)
 
@@ -88,7 +88,10 @@ def _shell(arguments: argparse.Namespace) -> int:
     if arguments.node is None:
         command, env = lab.login_command(bash), user_environment(lab.layout, lab.user)
     else:
-        command = lab.node_command(arguments.node, bash, as_user=not arguments.root)
+        # nsenter starts in the root folder.
+        command = lab.node_command(
+            arguments.node, ["sh", "-c", 'cd && exec "$@"', "sh", *bash], as_user=not arguments.root
+        )
         env = lab.node_environment(as_user=not arguments.root)
     os.chdir(lab.layout.home)
     os.execvpe(command[0], command, {**env, "TERM": os.environ.get("TERM", "dumb")})

@@ -19,6 +19,9 @@ from hpcjet.lab.user import User, become
 
 # Oldest last: the newest that the project supports is taken, but the one that runs us first.
 INTERPRETERS = ("/usr/bin/python3.12", "/usr/bin/python3.11", "/usr/bin/python3.10")
+# Stands in an environment that is whole, and bears the time of its last use.
+COMPLETE = ".complete"
+KEEP = 3
 CHECK = "import ensurepip, sys, venv; assert (3, 10) <= sys.version_info < (3, 13); print(sys.version)"
 
 
@@ -32,9 +35,11 @@ def install(layout: Layout, user: User, project_root: Path, *, extras: Sequence[
         constraints = project_root / "constraints.txt"
         pins = constraints.read_text() if constraints.exists() else ""
         venv = venvs / environment_key(requirements_of(wheel), extras, pins, version)
-        if not (venv / ".complete").exists():
+        if not (venv / COMPLETE).exists():
             _make_environment(python, venv, wheel, extras, constraints if pins else None)
         _pip(venv / "bin/python", "install", "--force-reinstall", "--no-deps", wheel)
+        (venv / COMPLETE).touch()
+        _forget(venvs, keep=KEEP)
     return venv
 
 
@@ -81,7 +86,14 @@ def _make_environment(python: str, venv: Path, wheel: Path, extras: Sequence[str
     pins: list[str | Path] = ["--constraint", constraints] if constraints else []
     wanted = f"{wheel}[{','.join(extras)}]" if extras else str(wheel)
     _pip(venv / "bin/python", "install", *pins, wanted)
-    (venv / ".complete").touch()
+    (venv / COMPLETE).touch()
+
+
+def _forget(venvs: Path, *, keep: int) -> None:
+    """Remove all environments but those last used: each is half a gigabyte or more."""
+    marks = sorted(venvs.glob(f"*/{COMPLETE}"), key=lambda mark: mark.stat().st_mtime, reverse=True)
+    for mark in marks[keep:]:
+        shutil.rmtree(mark.parent)
 
 
 def _pip(python: Path, *words: str | Path) -> None:

@@ -3,8 +3,8 @@
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -71,16 +71,14 @@ class Lab:
 
     def crash(self, index: int) -> None:
         """Cut the node's power: everything in it dies at once, nothing is told."""
-        with locked(self.layout):
-            state = self._require_up()
+        with self._changing() as state:
             check_node_index(index, state.nodes)
             if keeper := state.alive(node_name(index)):
                 node.crash_node(self.layout, index, keeper)
 
     def restart(self, index: int) -> None:
         """Give the node its power back (after a crash, if it still has it) and wait until Slurm uses it."""
-        with locked(self.layout):
-            state = self._require_up()
+        with self._changing() as state:
             check_node_index(index, state.nodes)
             if keeper := state.alive(node_name(index)):
                 node.crash_node(self.layout, index, keeper)
@@ -94,8 +92,8 @@ class Lab:
         """
         if name not in DAEMONS:
             raise LabError(f"daemon {name!r} is not of the lab; choose one of {', '.join(DAEMONS)}")
-        with locked(self.layout):
-            if process := self._require_up().alive(name):
+        with self._changing() as state:
+            if process := state.alive(name):
                 stop(process, grace_s=0 if at_once else bringup.STOP_GRACE_S)
 
     def status(self) -> LabStatus:
@@ -123,6 +121,7 @@ class Lab:
 
     def login_command(self, argv: Sequence[str | Path]) -> list[str]:
         """The words that make root run a command as the user on the login node, which is this machine."""
+        check_root()
         self._require_up()
         enter = ["unshare", "--mount", "--propagation", "private", "/bin/sh", str(self.layout.etc / "login-enter")]
         return [*enter, *map(str, argv)]
@@ -171,6 +170,7 @@ class Lab:
 
     def node_command(self, index: int, argv: Sequence[str | Path], *, as_user: bool = False) -> list[str]:
         """The words that make root run a command inside the node, as root or as the user."""
+        check_root()
         first = self._first_process(index)
         return [*node.enter(first), *(become(self.user) if as_user else []), *map(str, argv)]
 
@@ -199,6 +199,14 @@ class Lab:
         check_requirements()
         bringup.make_root(self.layout)
         return install(self.layout, ensure_user(self.layout), project_root, extras=extras)
+
+    @contextmanager
+    def _changing(self) -> Iterator[State]:
+        """The state of a lab that is up, for one change of it."""
+        check_root()
+        self._require_up()
+        with locked(self.layout):
+            yield self._require_up()
 
     def _require_up(self) -> State:
         state = load_state(self.layout)

@@ -203,6 +203,33 @@ def test_wrong_numbers_are_named(lab: Lab) -> None:
         lab.up(3)
 
 
+def test_another_user_is_told_to_be_root(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    changes = (
+        lambda: lab.up(4),
+        lab.down,
+        lambda: lab.crash(1),
+        lambda: lab.restart(1),
+        lambda: lab.run_as_user(["id"]),
+    )
+    for change in changes:
+        with pytest.raises(LabError, match="needs root"):
+            change()
+    assert lab.status().is_up
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [([], "{login} hpcjet-lab {home}"), (["2"], "n2 hpcjet-lab {home}"), (["2", "--root"], "n2 root /root")],
+    ids=["login", "node", "root"],
+)
+def test_shell_is_a_shell(lab: Lab, words: list[str], expected: str) -> None:
+    script = "echo $(hostname) $(id -un) $PWD; exit 5"
+    done = subprocess.run(lab_command("shell", *words), input=script, capture_output=True, text=True, cwd=PROJECT)
+    login = os.uname().nodename.partition(".")[0]
+    assert (done.returncode, done.stdout.strip()) == (5, expected.format(login=login, home=lab.user.home))
+
+
 def test_down_leaves_nothing_and_is_safe_twice(own_lab: Lab) -> None:
     login = own_lab.popen_as_user(["sleep", "305"])
     own_lab.down()
