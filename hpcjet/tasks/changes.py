@@ -2,17 +2,20 @@
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 
 _OPAQUE = ("user.overlay.opaque", "trusted.overlay.opaque")
 
 
-def changed_paths(upper: Path, lowers: Sequence[Path], *, limit: int) -> tuple[bytes, ...] | None:
+def changed_paths(
+    upper: Path, lowers: Sequence[Path], *, limit: int, skip: Container[bytes] = ()
+) -> tuple[bytes, ...] | None:
     """The changed places below an upper layer, each a file or a whole folder, relative; without the top `.git`.
 
     None if they do not tell the whole story (more than `limit`, a folder in place of a file, something unreadable):
-    look at all of the view then. The layer must be at rest. No link in it is followed; only folders in it are opened.
+    look at all of the view then. Entries with a name in `skip` are passed over. The layer must be at rest. No link in
+    it is followed; only folders in it are opened.
     """
     found: list[bytes] = []
     waiting = [b""]
@@ -22,7 +25,7 @@ def changed_paths(upper: Path, lowers: Sequence[Path], *, limit: int) -> tuple[b
             with os.scandir(os.fsencode(upper) + b"/" + folder) as entries:
                 for entry in entries:
                     place = folder + b"/" + entry.name if folder else entry.name
-                    if place == b".git":
+                    if place == b".git" or entry.name in skip:
                         continue
                     change = _change(entry, place, lowers)
                     if change is None:

@@ -2,6 +2,8 @@
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 
 from hpcjet.config.sandbox import SandboxConfig
 from hpcjet.errors import HpcjetError
@@ -20,15 +22,17 @@ MAX_FILE_BYTES = 200_000_000
 MAX_PLACES = 200
 """With more changed places than this git looks at the whole tree, which is faster then."""
 _FILE_TOO_LARGE = 93
+_CACHE = b"__pycache__"
 
-# Order matters in stage_all: a folder that became a link still seems to hold its files; `add -u` is not fooled.
+# `add -u` comes before `update-index`: it drops the files of a folder that became a link or a file. It fails for a
+# place that is gone and was never tracked; then the whole tree is looked at.
 _STAGE = r"""
-others() { git ls-files -z "$@" -X $base/info/exclude-all -- "${places[@]}" >$own/found 2>>$own/said; }
+others() { git ls-files -z -o -X $base/info/exclude-all -- "${places[@]}" >$own/found 2>>$own/said; }
 nested() { while IFS= read -r -d '' name; do [[ $name == */ ]] && return; done <$own/found; false; }
-stage() { [ ! -s $own/found ] || git update-index --add --remove --replace -z --stdin <$own/found 2>>$own/said; }
+stage() { [ ! -s $own/found ] || git update-index --add --replace -z --stdin <$own/found 2>>$own/said; }
 fresh() { : >$own/said; rm -f $own/index.lock; cp -p $base/index $own/index || exit 90; }
-stage_places() { fresh; others -m -o && ! nested && stage; }
-stage_all() { places=(); fresh; others -o && ! nested && git add -u 2>>$own/said && stage; }
+stage_places() { fresh; others && ! nested && git add -u -- "${places[@]}" 2>>$own/said && stage; }
+stage_all() { places=(.); stage_places; }
 repair() {
   find . -xdev -path ./.git -prune -o -type d ! -perm -700 -exec chmod u+rwx {} \; -false \
     -o -name .git -prune -exec chmod -R u+rwX {} \; -exec rm -rf {} \; \
@@ -44,7 +48,6 @@ if [ ${#places[@]} = 0 ] || ! stage_places || [ -s $own/said ]; then
     case $? in 0) ;; 153) exit 93 ;; *) cat $own/said; exit 91 ;; esac
   fi
 fi
-ulimit -f $(ulimit -H -f)
 """
 _DIFF = (
     "git diff --cached --binary --full-index --no-color --no-ext-diff --no-textconv --no-renames "
@@ -88,7 +91,7 @@ def take_diff(
     Raises PatchError (too large, or git failed), SandboxError if the sandbox is gone.
     """
     sandbox.end_background()
-    places = _places(sandbox, tree, sandbox_config)
+    places = _places(sandbox, tree, task, sandbox_config)
     if places == ():
         return Diff(b"")
     taker = _Taker(sandbox, git_setup(own := new_place(), head=tree.head), own, timeout_s)
@@ -99,10 +102,17 @@ def take_diff(
     return Diff(patch, split_off_tests(patch, protected_paths(task))[1])
 
 
-def _places(sandbox: Sandbox, tree: PreparedTree, config: SandboxConfig) -> tuple[bytes, ...] | None:
+def _places(sandbox: Sandbox, tree: PreparedTree, task: Task, config: SandboxConfig) -> tuple[bytes, ...] | None:
+    """Where to look, None for everywhere. The __pycache__ folders that test runs fill are left out if they may be."""
     if sandbox.upper is None or not probe(config).overlay:
         return None
-    return changed_paths(sandbox.upper, tree.lowers, limit=MAX_PLACES)
+    skip = (_CACHE,) if f"{_CACHE.decode()}/" in task.recipe.junk and not _tracks_caches(tree.git_dir) else ()
+    return changed_paths(sandbox.upper, tree.lowers, limit=MAX_PLACES, skip=skip)
+
+
+@lru_cache(maxsize=1024)
+def _tracks_caches(git_dir: Path) -> bool:
+    return _CACHE + b"/" in (git_dir / "index").read_bytes()
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ for folder, folders, files in os.walk(b".", topdown=True):
     for name in files + links:
         path = os.path.join(folder, name)
         about = os.lstat(path)
-        if name in (b".git", b"build.log") or name.endswith(b".o"):
+        if name in (b".git", b"build.log") or name.endswith((b".o", b".pyc")):
             continue
         if stat.S_ISLNK(about.st_mode):
             what = ["link", os.readlink(path).decode("latin-1")]
@@ -234,6 +234,8 @@ CASES = {
     "gitmodules": "printf '[submodule \"../x\"]\\n\\tpath = ../x\\n\\turl = --upload-pack=x\\n' > .gitmodules",
     "git-look-alikes": "mkdir -p s/.gitx 's/.git ' 's/git~1'; echo 1 > s/.gitx/config; "
     "echo 2 > 's/.git /config'; echo 3 > s/git~1/x",
+    "caches": "mkdir __pycache__ pkg/__pycache__; touch __pycache__/a.pyc pkg/__pycache__/b.pyc; echo 1 >> a.py",
+    "ignored-file-of-the-base-removed": "rm build.log; rm -r build; echo 1 >> a.py; echo n > n",
     "special-files": 'mkfifo pipe; rm a.py; mkfifo a.py; rm pkg/one.py; python3 -c "import socket; '
     "socket.socket(socket.AF_UNIX).bind('pkg/one.py')\"; echo 1 > n",
     "unreadable-file": "echo 1 >> a.py; chmod 000 a.py; echo n > n; chmod 000 n",
