@@ -41,12 +41,13 @@ def check(config: LaunchConfig, tasks: list[Task]) -> None:
 
 
 def check_sandbox(config: LaunchConfig) -> None:
-    """Raises SandboxError if no sandbox can be opened on this machine."""
+    """Raises SandboxError if no sandbox can be opened on this machine, ConfigError if sandbox.bwrap is no program."""
     from hpcjet.sandbox import probe
 
     found = probe(config.sandbox)
     if found.runtime is None:
-        raise SandboxError(found.reason)
+        asked_for = config.sandbox.bwrap is not None and found.denial == "program"
+        raise ConfigError(found.reason) if asked_for else SandboxError(found.reason)
 
 
 def select(tasks: list[Task], exp: SweConfig, file: Path) -> list[Task]:
