@@ -102,7 +102,7 @@ def read_plan(text: str) -> Plan:
         data = json.loads(text)
         groups = tuple(NodeGroup(**group) for group in data.pop("groups"))
         return Plan(**{**data, "driver": tuple(data["driver"])}, groups=groups) if groups else _no_groups()
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"plan.json is not a plan of this version of hpcjet ({error}); launch again") from None
 
 
