@@ -21,41 +21,50 @@ MAX_PATCH_BYTES = 50_000_000
 MAX_FILE_BYTES = 200_000_000
 MAX_PLACES = 200
 """With more changed places than this git looks at the whole tree, which is faster then."""
-_FILE_TOO_LARGE = 93
+_FILE_TOO_LARGE, _ODD = 93, 94
 _CACHE = b"__pycache__"
 
-# `add -u` comes before `update-index`: it drops the files of a folder that became a link or a file. It fails for a
-# place that is gone and was never tracked; then the whole tree is looked at.
-_STAGE = r"""
-others() { git ls-files -z -o -X $base/info/exclude-all -- "${places[@]}" >$own/found 2>>$own/said; }
+_OTHERS = r"""
+ulimit -f $max_kib
+others() { git ls-files -z -o -X $base/info/exclude-all -- "$@" >$own/found 2>>$own/said; }
 nested() { while IFS= read -r -d '' name; do [[ $name == */ ]] && return; done <$own/found; false; }
 stage() { [ ! -s $own/found ] || git update-index --add --replace -z --stdin <$own/found 2>>$own/said; }
-fresh() { : >$own/said; rm -f $own/index.lock; cp -p $base/index $own/index || exit 90; }
-stage_places() { fresh; others && ! nested && git add -u -- "${places[@]}" 2>>$own/said && stage; }
-stage_all() { places=(.); stage_places; }
+"""
+# With a short list of places: no index is written unless there are new files. What is odd is left to the other script.
+_QUICK = r"""
+mapfile -d '' -t places
+export GIT_INDEX_FILE=$base/index
+others "${places[@]}" && ! nested && [ ! -s $own/said ] || exit 94
+if [ -s $own/found ]; then
+  cp -p $base/index $own/index && GIT_INDEX_FILE=$own/index && stage || exit 94
+fi
+$diff HEAD -- "${places[@]}" 2>$own/said && [ ! -s $own/said ] || exit 94
+"""
+# `add -u` comes before `update-index`: it drops the files of a folder that became a link or a file.
+_THOROUGH = r"""
+take() {
+  : >$own/said; rm -f $own/index.lock; cp -p $base/index $own/index || exit 90
+  others && ! nested && git add -u 2>>$own/said && stage
+}
 repair() {
   find . -xdev -path ./.git -prune -o -type d ! -perm -700 -exec chmod u+rwx {} \; -false \
     -o -name .git -prune -exec chmod -R u+rwX {} \; -exec rm -rf {} \; \
     -o -type f ! -perm -400 -exec chmod u+r {} + -o ! -type f ! -type d ! -type l -exec rm -f {} +
-}
-mapfile -d '' -t places
-[ -z "$repair_first" ] || repair >/dev/null 2>&1
-ulimit -f $max_kib
-if [ ${#places[@]} = 0 ] || ! stage_places || [ -s $own/said ]; then
-  if ! stage_all || [ -s $own/said ]; then
-    repair >/dev/null 2>&1
-    stage_all
-    case $? in 0) ;; 153) exit 93 ;; *) cat $own/said; exit 91 ;; esac
-  fi
+} >/dev/null 2>&1
+[ -z "$repair_first" ] || repair
+if ! take || [ -s $own/said ]; then
+  repair
+  take
+  case $? in 0) ;; 153) exit 93 ;; *) cat $own/said; exit 91 ;; esac
 fi
+$diff --cached HEAD 2>$own/said || { cat $own/said; exit 92; }
 """
 _DIFF = (
-    "git diff --cached --binary --full-index --no-color --no-ext-diff --no-textconv --no-renames "
-    "--src-prefix=a/ --dst-prefix=b/ --diff-algorithm=myers --no-indent-heuristic --submodule=short HEAD"
+    "git diff --binary --full-index --no-color --no-ext-diff --no-textconv --no-renames "
+    "--src-prefix=a/ --dst-prefix=b/ --diff-algorithm=myers --no-indent-heuristic --submodule=short"
 )
 # at the start of a line: content never is
 _SUBMODULE = re.compile(rb"^(?:new file mode|new mode|index [0-9a-f]+\.\.[0-9a-f]+) 160000$", re.MULTILINE)
-_DIFF_FAILED_EXIT = "{ cat $own/said; exit 92; }"
 
 
 @dataclass(frozen=True)
@@ -94,11 +103,13 @@ def take_diff(
     places = _places(sandbox, tree, task, sandbox_config)
     if places == ():
         return Diff(b"")
-    taker = _Taker(sandbox, git_setup(own := new_place(), head=tree.head), own, timeout_s)
-    patch = taker.take(places or ())
-    if _SUBMODULE.search(patch):
-        # a repository of the agent's where a file was; one without its .git is a plain folder
-        patch = taker.take((), repair_first=True)
+    taker = _Taker(sandbox, tree.head, timeout_s)
+    patch = taker.quick(places) if places else None
+    if patch is None:
+        patch = taker.thorough()
+        if _SUBMODULE.search(patch):
+            # a repository of the agent's where a file was; one without its .git is a plain folder
+            patch = taker.thorough(repair_first=True)
     return Diff(patch, split_off_tests(patch, protected_paths(task))[1])
 
 
@@ -118,37 +129,48 @@ def _tracks_caches(git_dir: Path) -> bool:
 @dataclass(frozen=True)
 class _Taker:
     sandbox: Sandbox
-    setup: str
-    own: str
+    head: str
     timeout_s: float
 
-    def take(self, places: tuple[bytes, ...], *, repair_first: bool = False) -> bytes:
-        """The patch; with `places` git looks only there."""
-        settings = f"max_kib={MAX_FILE_BYTES // 1024} repair_first={'yes' if repair_first else ''}\n"
-        script = f"{self.setup}{settings}{_STAGE}{_DIFF} 2>$own/said || {_DIFF_FAILED_EXIT}"
-        done = self._run(script, stdin=b"".join(place + b"\0" for place in places))
+    def quick(self, places: tuple[bytes, ...]) -> bytes | None:
+        """What changed in these places; None if there is something that needs more thought."""
+        own = new_place()
+        done = self._run(own, _OTHERS + _QUICK, stdin=b"".join(place + b"\0" for place in places))
+        # a long patch is taken the other way, which leaves an index to take it from once more
+        return None if done.returncode == _ODD or done.dropped_bytes else done.output
+
+    def thorough(self, *, repair_first: bool = False) -> bytes:
+        own = new_place()
+        done = self._run(own, f"repair_first={'yes' if repair_first else ''}\n{_OTHERS}{_THOROUGH}")
         total = len(done.output) + done.dropped_bytes
         if total > MAX_PATCH_BYTES:
             raise _too_large(f"the agent's patch has {total} bytes")
-        return self._take_in_pieces(total, piece=len(done.output)) if done.dropped_bytes else done.output
+        return self._in_pieces(own, total, piece=len(done.output)) if done.dropped_bytes else done.output
 
-    def _take_in_pieces(self, total: int, *, piece: int) -> bytes:
+    def _in_pieces(self, own: str, total: int, *, piece: int) -> bytes:
         """The same patch once more, for one that is longer than the output of one command may be."""
-        self._run(f"{self.setup}{_DIFF} >$own/patch 2>$own/said || {_DIFF_FAILED_EXIT}")
-        read = f"dd if={self.own}/patch bs={piece} count=1 status=none skip="
-        patch = b"".join(self._run(f"{read}{index}").output for index in range(-(-total // piece)))
+        self._run(own, "$diff --cached HEAD >$own/patch")
+        read = f"dd if={own}/patch bs={piece} count=1 status=none skip="
+        patch = b"".join(self._finish(f"{read}{index}").output for index in range(-(-total // piece)))
         if len(patch) != total:
             raise PatchError(
                 f"{len(patch)} of {total} bytes of the agent's patch could be read",
-                verdict=Verdict.infrastructure, failure="diff",
-            )  # fmt: skip
+                verdict=Verdict.infrastructure,
+                failure="diff",
+            )
         return patch
 
-    def _run(self, script: str, *, stdin: bytes = b"") -> Completed:
+    def _run(self, own: str, script: str, *, stdin: bytes = b"") -> Completed:
+        settings = f"diff='{_DIFF}' max_kib={MAX_FILE_BYTES // 1024}\n"
+        return self._finish(git_setup(own, head=self.head) + settings + script, stdin=stdin)
+
+    def _finish(self, script: str, *, stdin: bytes = b"") -> Completed:
         done = self.sandbox.run(script, timeout_s=self.timeout_s, cwd=TESTBED, stdin=stdin)
         if done.returncode == _FILE_TOO_LARGE:
             raise _too_large(f"a file that the agent changed has more than {MAX_FILE_BYTES} bytes")
-        if done.timed_out or done.returncode:
+        if done.limit == "memory":
+            raise _too_large("git needed more memory for the agent's changes than the sandbox may have")
+        if done.timed_out or done.returncode not in (0, _ODD):
             how = f"took more than {self.timeout_s:.0f} s" if done.timed_out else f"ended with {done.returncode}"
             said = done.output[-500:].decode("utf-8", "replace").strip()
             raise PatchError(f"taking the agent's patch {how}: {said}", verdict=Verdict.infrastructure, failure="diff")
