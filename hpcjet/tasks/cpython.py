@@ -34,6 +34,9 @@ SLOW_MODULES = frozenset(
 )
 """Test modules that take more than about five seconds."""
 
+_RUN_ELSEWHERE = {"test_genericpath": ("test_ntpath", "test_posixpath")}
+"""Test modules whose classes are mostly bases of tests in others."""
+
 _TEST_FOLDER = re.compile(r"Lib/test/|Lib/(?:\w+/)*(?:tests?|idle_test)/|Modules/_(?:test|xx)")
 _MODULE = re.compile(r"Lib/test/((?:test_\w+/)*test_\w+)(?:/__init__)?\.py")
 _INNER = re.compile(r"Lib/test/(test_\w+)/((?:\w+/)*)(\w+)\.py")
@@ -52,7 +55,8 @@ def is_documentation(path: str) -> bool:
 
 def test_modules(paths: Iterable[str]) -> tuple[str, ...]:
     """The names for `python -m test` of the test modules among paths; support and data files name none."""
-    return tuple(sorted({name for path in paths if (name := _module(path))}))
+    names = {name for path in paths if (name := _module(path))}
+    return tuple(sorted(names.union(*(_RUN_ELSEWHERE.get(name, ()) for name in names))))
 
 
 def _module(path: str) -> str:

@@ -22,7 +22,7 @@ from hpcjet.tasks.task import Task
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
 """Part of the name of a set: changes when tasks are made differently."""
 KNOWN = re.compile(r"python3\.\d+")
 _DISTRIBUTION_ONLY = re.compile(r"^Forwarded:\s*(no|not-needed)\b", re.MULTILINE | re.IGNORECASE)

@@ -228,7 +228,7 @@ def test_two_builders_at_once_make_one_set(archive: Path, tmp_path: Path) -> Non
         thread.join()
     assert len(made) == 3 and len(set(made)) == 1
     assert sorted(path.name for path in (tmp_path / "cache/tasks").iterdir()) == [
-        "debian-python3.99-3.99.1-2_x-f1",
+        "debian-python3.99-3.99.1-2_x-f2",
         "default",
     ]
 
