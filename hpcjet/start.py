@@ -14,7 +14,7 @@ from hpcjet.cluster.state import Phase, RunState, write_state
 from hpcjet.config.compose import to_dict
 from hpcjet.config.exp import SweConfig
 from hpcjet.config.root import LaunchConfig, kind_of
-from hpcjet.errors import ConfigError
+from hpcjet.errors import ConfigError, SubmitError
 from hpcjet.plan import Plan, make_plan, read_plan
 from hpcjet.preflight import check_slurm, find_lab
 from hpcjet.rundir import RunDir, atomic_write, new_run_dir, new_short_id
@@ -92,7 +92,11 @@ def _submit(config: LaunchConfig, run: RunDir) -> Submission:
     with RunLock(run.path):
         plan = _write(config, run)
         write_state(run.state, RunState(Phase.submitted))
-        submission = submit(plan, config, NodeAgent(run.plan))
+        try:
+            submission = submit(plan, config, NodeAgent(run.plan))
+        except SubmitError as error:
+            write_state(run.state, RunState(Phase.failed, exit_code=error.exit_code, reason=str(error)))
+            raise
         atomic_write(run.submission, json.dumps(asdict(submission)))
     return submission
 

@@ -21,8 +21,10 @@ class RunConfig:
     """Folder of run directories; on a cluster it must be on the shared file system."""
 
     def __post_init__(self) -> None:
-        if "\n" in str(self.root):
-            raise bad("run.root", repr(str(self.root)), "a path without line breaks", "choose another folder")
+        # Slurm and submitit replace %j and the like in the names of logs.
+        if {"\n", "%"} & set(str(self.root)):
+            allowed = "a path without line breaks and percent signs"
+            raise bad("run.root", repr(str(self.root)), allowed, "choose another folder")
 
 
 @dataclass

@@ -4,7 +4,6 @@ import contextlib
 import re
 import shlex
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -40,9 +39,7 @@ def _submit_slurm(plan: Plan, cluster: SlurmConfig, agent: Callable[[], int]) ->
     executor.update_parameters(**settings(plan, cluster))
     try:
         job = executor.submit(agent)
-    except subprocess.CalledProcessError as error:
-        raise _refused(plan, error.stderr or error.output) from None
-    except _failed_submission() as error:
+    except _failures() as error:
         raise _refused(plan, str(error)) from None
     return Submission("slurm", job.job_id)
 
@@ -105,17 +102,16 @@ def read_job_id(answer: str) -> str:
     raise SubmitError(f"sbatch answered without a job id: {answer.strip()!r}; see squeue --me for whether it is queued")
 
 
-def _refused(plan: Plan, said: bytes | str | None) -> SubmitError:
-    text = said.decode(errors="replace") if isinstance(said, bytes) else said or ""
+def _refused(plan: Plan, text: str) -> SubmitError:
     reason = next((line for line in reversed(text.strip().splitlines()) if "error" in line.lower()), text.strip())
     return SubmitError(f"Slurm refused the job: {reason.strip()} (script: {plan.run.job}; try dry_run=true to see it)")
 
 
-def _failed_submission() -> type[Exception]:
-    from submitit.core.utils import FailedSubmissionError
+def _failures() -> tuple[type[Exception], ...]:
+    """What submitit raises, with the text that sbatch printed: the name of the first is misleading."""
+    from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-    kind: type[Exception] = FailedSubmissionError
-    return kind
+    return FailedJobError, FailedSubmissionError
 
 
 def interpreter() -> str:

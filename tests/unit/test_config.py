@@ -102,7 +102,7 @@ def test_openai_needs_a_model_and_takes_it() -> None:
 
 @pytest.mark.parametrize("value", [0.99, float("nan"), -1])
 def test_at_least_refuses(value: float) -> None:
-    with pytest.raises(ConfigError, match="it must be 1 or more; set a.b=1 or higher"):
+    with pytest.raises(ConfigError, match=r"it must be 1 or more; set a\.b=1 or higher"):
         at_least("a.b", value, 1)
 
 

@@ -1,0 +1,189 @@
+"""The batch script and its submission. Golden scripts: HPCJET_ACCEPT=1 pytest tests/unit/test_slurm_script.py accepts.
+
+The stubbed sbatch keeps the script that it was given and prints recorded answers; what a real one makes of a script
+is tested on the lab's Slurm.
+"""
+
+import difflib
+import os
+import shlex
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+from slurm_stubs import argv, on_path, stub
+
+from hpcjet.cluster.node import NodeAgent
+from hpcjet.config.cluster import SlurmConfig
+from hpcjet.config.compose import compose
+from hpcjet.config.root import LaunchConfig
+from hpcjet.dryrun import dry_run_text
+from hpcjet.errors import ConfigError, SubmitError
+from hpcjet.plan import Plan, make_plan
+from hpcjet.rundir import RunDir
+from hpcjet.slurm.script import drop_unset, render, submitit_command
+from hpcjet.slurm.submit import read_job_id, submit
+
+GOLDEN = Path(__file__).parent / "golden"
+RUN = Path("/shared/runs/noop/20260102-030405-abcdef")
+
+
+def request(*words: str, run: Path = RUN, python: str = "/opt/venv/bin/python") -> tuple[Plan, LaunchConfig]:
+    config = compose(["+exp=noop", "cluster=slurm", *words])
+    return make_plan(config, run_dir=RunDir(run), python=python), config
+
+
+def script_of(*words: str, run: Path = RUN, python: str = "/opt/venv/bin/python") -> str:
+    plan, config = request(*words, run=run, python=python)
+    assert isinstance(config.cluster, SlurmConfig)
+    folder = plan.run.submit_folder
+    return render(plan, config.cluster, folder=folder, command=submitit_command(plan, folder))
+
+
+EVERYTHING = [
+    "cluster.nodes=32", "cluster.min_nodes=30", "cluster.cpus_per_node=64", "cluster.gres='gpu:a100:4'",
+    "cluster.mem_gb=1.5", "cluster.time_min=1440", "cluster.partition='gpu,long'", "cluster.account=abc123",
+    "cluster.qos=high", "cluster.constraint='ib&a100'", "cluster.nodelist='n[1-32]'", "cluster.exclude=n7",
+    "cluster.exclusive=true", "cluster.job_name=\"it's mine\"", "cluster.signal_delay_s=120",
+    r'cluster.setup=["module load cuda","export A=None"]', "+cluster.sbatch.reservation=maint",
+    "cluster.srun_args=['--mpi=none']",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("defaults", []),
+        ("gpus", ["cluster.nodes=4", "cluster.cpus_per_node=16", "cluster.gpus_per_node=8", "cluster.time_min=60"]),
+        ("everything", EVERYTHING),
+    ],
+    ids=["defaults", "gpus", "everything"],
+)
+def test_the_script_is_the_golden_one(name: str, words: list[str]) -> None:
+    file, script = GOLDEN / f"{name}.sbatch", script_of(*words)
+    if os.environ.get("HPCJET_ACCEPT"):
+        file.write_text(script)
+    golden = file.read_text()
+    diff = "".join(difflib.unified_diff(golden.splitlines(True), script.splitlines(True), str(file), "rendered"))
+    assert not diff, f"\n{diff}\nIf this is meant: HPCJET_ACCEPT=1 python -m pytest {__file__}"
+
+
+def test_null_is_not_rendered() -> None:
+    script = script_of()
+    for option in ("time", "mem", "gres", "gpus", "cpus-per-task", "partition", "account", "qos", "wckey", "exclusive"):
+        assert f"--{option}" not in script
+    assert "None" not in script and "False" not in script
+
+
+def test_only_option_lines_are_dropped() -> None:
+    kept = "#!/bin/bash\n#SBATCH --wckey=x\nexport A=None\n# b=None\n"
+    assert drop_unset(kept + "#SBATCH --open-mode=None\n") == kept
+
+
+ODD = ["with space", "it's", 'a"b', "$HOME", "a;b&c", "`id`", "a\\b", "#x", "*", "ü"]
+
+
+def run_script(script: str, folder: Path) -> list[str]:
+    """What a shell makes of the script: the arguments that srun gets, through a stub."""
+    srun = folder / "bin" / "srun"
+    srun.parent.mkdir()
+    srun.write_text('#!/bin/bash\nprintf "%s\\0" "$@"\n')
+    srun.chmod(0o755)
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+    env = {**os.environ, "PATH": f"{srun.parent}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash"], input=script, text=True, env=env, capture_output=True, check=True)
+    assert not done.stderr
+    return done.stdout.split("\0")[:-1]
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_odd_paths_reach_srun_as_they_are(odd: str, tmp_path: Path) -> None:
+    run, python = Path("/shared") / odd / "run", f"/opt/{odd}/python"
+    script = script_of(run=run, python=python)
+    words = run_script(script, tmp_path)
+    assert words[:3] == ["--unbuffered", "--output", f"{run}/submit/%j_%t_log.out"]
+    assert words[-5:] == [python, "-u", "-m", "submitit.core._submit", f"{run}/submit"]
+    [line] = [line for line in script.splitlines() if line.startswith("#SBATCH --output=")]
+    assert shlex.split(line.removeprefix("#SBATCH ")) == [f"--output={run}/submit/%j_0_log.out"]
+
+
+@pytest.mark.parametrize("value", ["/runs/a\nb", "/runs/a%b"], ids=["line break", "percent sign"])
+def test_paths_that_a_script_cannot_hold_are_refused(value: str) -> None:
+    with pytest.raises(ConfigError, match=r"run\.root='/runs/a.*' is not allowed: a path without"):
+        compose(["+exp=noop", f'run.root="{value}"'])
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = on_path(tmp_path / "slurm", monkeypatch)
+    stub(folder, "srun")
+    return folder
+
+
+@pytest.mark.parametrize("words", [[], EVERYTHING], ids=["defaults", "everything"])
+def test_what_is_submitted_is_what_the_dry_run_shows(words: list[str], slurm: Path, tmp_path: Path) -> None:
+    run = tmp_path / "it's a $run"
+    run.mkdir()
+    plan, config = request(*words, run=run)
+    assert isinstance(config.cluster, SlurmConfig)
+    stub(slurm, "sbatch", says="4711;cluster\n", first=f'cp "$2" {slurm}/given')
+    submission = submit(plan, config, NodeAgent(plan.run.plan))
+    given, folder = (slurm / "given").read_bytes(), plan.run.submit_folder
+    assert (submission.cluster, submission.job_id) == ("slurm", "4711")
+    assert argv(slurm, "sbatch")[0] == "--parsable"
+    assert given.decode() == render(plan, config.cluster, folder=folder, command=submitit_command(plan, folder))
+    assert given == plan.run.job.read_bytes()
+    shown = dry_run_text(plan, config, words).partition("\nscript\n")[2].partition("\n\nnext\n")[0]
+    assert shown == "".join(f"  {line}\n" for line in given.decode().splitlines()).rstrip()
+    # submitit's own files: what it unpickles on the nodes must be there
+    assert (folder / "4711_submitted.pkl").exists()
+    assert not stat.S_IMODE((folder / "4711_submitted.pkl").stat().st_mode) & 0o002
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        ("sbatch: error: invalid partition: x\nsbatch: error: Batch job submission failed: Invalid partition\n",
+         "Slurm refused the job: sbatch: error: Batch job submission failed: Invalid partition"),
+        ("Socket timed out\n", "Slurm refused the job: .*Socket timed out"),
+    ],
+    ids=["refused", "no word of error"],
+)  # fmt: skip
+def test_a_refusal_is_told_in_slurms_words(error: str, said: str, slurm: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    plan, config = request(run=tmp_path / "run")
+    stub(slurm, "sbatch", error=error, code=1)
+    with pytest.raises(SubmitError, match=said) as caught:
+        submit(plan, config, NodeAgent(plan.run.plan))
+    assert str(plan.run.job) in str(caught.value) and plan.run.job.exists()
+
+
+def test_an_answer_without_an_id_is_told(slurm: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    plan, config = request(run=tmp_path / "run")
+    stub(slurm, "sbatch", says="Welcome to the cluster\n")
+    with pytest.raises(SubmitError, match="sbatch answered without a job id: 'Welcome to the cluster'; see squeue"):
+        submit(plan, config, NodeAgent(plan.run.plan))
+
+
+@pytest.mark.parametrize(
+    ("answer", "job_id"),
+    [
+        ("123\n", "123"),
+        ("123;foo\n", "123"),
+        ("sbatch: warning: job 9 may wait long\n124\n", "124"),
+        ("*** Welcome, 5 nodes are down ***\n125;alpha\nBye\n", "125"),
+        ("2026\n126\n", "126"),
+        ("  127 \n\n", "127"),
+    ],
+    ids=["id", "with cluster", "warning", "banner", "number before", "spaces"],
+)
+def test_job_ids(answer: str, job_id: str) -> None:
+    assert read_job_id(answer) == job_id
+
+
+@pytest.mark.parametrize("answer", ["", "Submitted batch job 9 on cluster x", "job 12", "12 13", "12;", "-5"])
+def test_what_is_no_job_id(answer: str) -> None:
+    with pytest.raises(SubmitError, match="without a job id"):
+        read_job_id(answer)
