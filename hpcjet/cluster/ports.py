@@ -10,6 +10,9 @@ from hpcjet.errors import BootstrapError
 
 LOWEST = 10_000
 """Ports below are often taken by services."""
+LOWEST_ELSE = 2_000
+"""For hosts whose kernel draws from 9000 or so on."""
+TRIES = 64
 BLOCK = 16
 """Ports in a block; worker processes of Ray are not among them, they bind ports that the kernel draws."""
 EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -63,30 +66,38 @@ class PortBlock:
         return self.base + 8
 
 
-def candidate_blocks(allocation: str, *, ceiling: int) -> Iterator[PortBlock]:
+def port_range(floor: int) -> range:
+    """The ports to choose from: below the first port that the kernel draws, if there is enough room."""
+    for lowest in (LOWEST, LOWEST_ELSE):
+        if floor - lowest >= BLOCK * TRIES:
+            return range(lowest, floor)
+    return range(LOWEST, 32_768)
+
+
+def candidate_blocks(allocation: str, *, among: range) -> Iterator[PortBlock]:
     """Blocks to try, in an order of the allocation's own: two jobs on a node seldom meet, and then one moves on."""
-    count = (ceiling - LOWEST) // BLOCK
+    count = len(among) // BLOCK
     start, step = zlib.crc32(allocation.encode()) % count, 7919
-    for number in range(min(count, 64)):
-        yield PortBlock(LOWEST + (start + number * step) % count * BLOCK)
+    for number in range(min(count, TRIES)):
+        yield PortBlock(among[(start + number * step) % count * BLOCK])
 
 
 def ephemeral_floor(path: Path = EPHEMERAL) -> int:
     """First port of the kernel's own range; 32768 where it cannot be read."""
     try:
         return int(path.read_text().split()[0])
-    except (OSError, ValueError):
+    except (OSError, ValueError, IndexError):
         return 32_768
 
 
 def free_block(allocation: str, address: str) -> PortBlock:
     """The first of the allocation's blocks of which every port can be bound. Raises BootstrapError if there is none."""
-    ceiling = max(ephemeral_floor(), LOWEST + BLOCK * 64)
-    for block in candidate_blocks(allocation, ceiling=ceiling):
+    among = port_range(ephemeral_floor())
+    for block in candidate_blocks(allocation, among=among):
         if all(_can_bind(address, port) for port in range(block.base, block.base + BLOCK)):
             return block
     raise BootstrapError(
-        f"no free block of {BLOCK} ports between {LOWEST} and {ceiling} on {address}: "
+        f"no free block of {BLOCK} ports between {among[0]} and {among[-1]} on {address}: "
         "too many jobs on this node; ask for whole nodes with cluster.exclusive=true"
     )
 

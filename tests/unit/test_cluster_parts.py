@@ -1,0 +1,402 @@
+"""The parts of a node agent that stand alone: place, ports, address, rendezvous, site, signals, state."""
+
+import json
+import os
+import signal
+import socket
+import stat
+import time
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hpcjet.cluster import address, ports, site
+from hpcjet.cluster.address import address_of_head, address_towards, interface_address, interface_of, socket_path_fits
+from hpcjet.cluster.place import GIB, Place, available_memory, local_place, slurm_place
+from hpcjet.cluster.ports import BLOCK, LOWEST, PortBlock, candidate_blocks, ephemeral_floor, free_block, port_range
+from hpcjet.cluster.ray_args import head_args, object_store_bytes, worker_args
+from hpcjet.cluster.rendezvous import Rendezvous, node_mark
+from hpcjet.cluster.signals import Interrupted, signals_raise
+from hpcjet.cluster.site import node_environment, prepared_site, private_temp
+from hpcjet.cluster.state import Phase, RunState, annotate_state, read_state, write_state
+from hpcjet.config.compose import compose
+from hpcjet.errors import BootstrapError
+from hpcjet.plan import Plan, make_plan
+from hpcjet.rundir import RunDir
+
+# place
+
+RECORDED = {
+    "SLURM_JOB_ID": "4711", "SLURM_JOB_NUM_NODES": "3", "SLURM_STEP_NUM_NODES": "3", "SLURM_STEP_NUM_TASKS": "3",
+    "SLURM_NODEID": "1", "SLURM_PROCID": "1", "SLURM_CPUS_ON_NODE": "16", "SLURM_MEM_PER_NODE": "8192",
+}  # fmt: skip
+
+
+def placed(**more: str) -> Place:
+    return slurm_place({**RECORDED, **more}, host="n2", first_host="n1", memory_bytes=7)
+
+
+def test_a_step_of_three_nodes() -> None:
+    assert placed() == Place(
+        allocation="4711", restart=0, rank=1, num_nodes=3, host="n2", cpus=16, gpus=0, memory_bytes=8 * GIB,
+        first_host="n1",
+    )  # fmt: skip
+    assert placed().name == "4711-0" and not placed().is_head and placed(SLURM_NODEID="0").is_head
+
+
+def test_an_array_element_that_was_requeued() -> None:
+    place = placed(SLURM_ARRAY_JOB_ID="12", SLURM_ARRAY_TASK_ID="3", SLURM_RESTART_COUNT="2")
+    assert (place.allocation, place.restart, place.name) == ("12_3", 2, "12_3-2")
+
+
+@pytest.mark.parametrize(
+    ("env", "memory"),
+    [
+        ({"SLURM_MEM_PER_NODE": "", "SLURM_MEM_PER_CPU": "512"}, 8 * GIB),
+        ({"SLURM_MEM_PER_NODE": "0"}, 7),
+        ({"SLURM_MEM_PER_NODE": ""}, 7),
+    ],
+    ids=["per cpu", "all of the node", "not told"],
+)
+def test_memory(env: dict[str, str], memory: int) -> None:
+    assert placed(**env).memory_bytes == memory
+
+
+@pytest.mark.parametrize(
+    ("env", "gpus"),
+    [
+        ({"SLURM_GPUS_ON_NODE": "4", "SLURM_STEP_GPUS": "0"}, 4),
+        ({"SLURM_STEP_GPUS": "0,2,3"}, 3),
+        ({"SLURM_JOB_GPUS": "1"}, 1),
+        ({"SLURM_GPUS_ON_NODE": "gpu:4", "SLURM_JOB_GPUS": "0,1"}, 2),
+        ({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, 0),
+        ({}, 0),
+    ],
+    ids=["count", "step's list", "job's list", "count is no number", "no-GPU text", "none"],
+)
+def test_gpus(env: dict[str, str], gpus: int) -> None:
+    assert placed(**env).gpus == gpus
+
+
+def test_more_than_one_task_per_node_is_refused() -> None:
+    with pytest.raises(BootstrapError, match="the job step has 12 tasks on 3 nodes: hpcjet needs one per node"):
+        placed(SLURM_STEP_NUM_TASKS="12")
+
+
+def test_this_machine_is_a_place() -> None:
+    place = local_place(host="h", cpus=2, gpus=0, memory_bytes=5)
+    assert place.is_head and place.num_nodes == 1 and place.allocation == f"local-{os.getpid()}"
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "files", "memory"),
+    [
+        ("0::/job\n", {"job/memory.max": "1000\n"}, 1000),
+        ("0::/job\n", {"job/memory.max": "max\n"}, 4096),
+        ("5:memory,cpu:/job\n1:name=systemd:/x\n", {"memory/job/memory.limit_in_bytes": "2000\n"}, 2000),
+        ("5:memory:/job\n", {"memory/job/memory.limit_in_bytes": "9223372036854771712\n"}, 4096),
+        ("", {}, 4096),
+    ],
+    ids=["v2", "v2 without limit", "v1", "v1 without limit", "no cgroup"],
+)
+def test_the_cgroups_limit_counts(tmp_path: Path, cgroup: str, files: dict[str, str], memory: int) -> None:
+    (tmp_path / "self").mkdir()
+    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:      4 kB\n\n")
+    (tmp_path / "self/cgroup").write_text(cgroup)
+    for name, text in files.items():
+        (tmp_path / "cg" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "cg" / name).write_text(text)
+    assert available_memory(proc=tmp_path, cgroup_root=tmp_path / "cg") == memory
+
+
+def test_the_memory_of_this_machine_is_plausible() -> None:
+    assert 0 < available_memory() <= psutil.virtual_memory().total
+
+
+# ports
+
+AMONG = range(LOWEST, 32_768)
+
+
+def named(block: PortBlock) -> list[int]:
+    names = [name for name, value in vars(PortBlock).items() if isinstance(value, property)]
+    return [getattr(block, name) for name in names]
+
+
+def test_the_ports_of_a_block_are_its_own() -> None:
+    block = PortBlock(12_000)
+    assert len(set(named(block))) == len(named(block)) >= 10
+    assert all(12_000 <= port < 12_000 + BLOCK for port in named(block))
+
+
+@pytest.mark.parametrize("allocation", ["1-0", "4711-0", "local-9-0", "12_3-2"])
+def test_blocks_stay_below_the_kernels_range_and_disjoint(allocation: str) -> None:
+    bases = [block.base for block in candidate_blocks(allocation, among=AMONG)]
+    assert len(bases) == len(set(bases)) == 64
+    assert all(base >= LOWEST and base + BLOCK <= 32_768 and (base - LOWEST) % BLOCK == 0 for base in bases)
+    assert bases == [block.base for block in candidate_blocks(allocation, among=AMONG)]
+
+
+def test_allocations_seldom_collide() -> None:
+    first = Counter(next(candidate_blocks(f"{number}-0", among=AMONG)).base for number in range(50_000, 50_200))
+    # Drawing 200 of 1423 blocks at random, about 13 meet another.
+    assert sum(count - 1 for count in first.values()) <= 25
+
+
+def test_a_bound_port_makes_it_move_on() -> None:
+    candidates = candidate_blocks("busy-0", among=port_range(ephemeral_floor()))
+    first = free_block("busy-0", "0.0.0.0")
+    for used in ("gcs", "metrics"):
+        with socket.create_server(("127.0.0.1", getattr(first, used))):
+            assert free_block("busy-0", "0.0.0.0").base != first.base
+    assert first.base in [block.base for block in candidates]
+    assert free_block("busy-0", "0.0.0.0") == first
+
+
+def test_a_port_in_time_wait_counts_as_free() -> None:
+    block = free_block("wait-0", "0.0.0.0")
+    server = socket.create_server(("127.0.0.1", block.gcs))
+    client = socket.create_connection(("127.0.0.1", block.gcs))
+    accepted, _ = server.accept()
+    accepted.close()  # who closes first waits
+    assert client.recv(1) == b""
+    client.close()
+    server.close()
+    assert free_block("wait-0", "0.0.0.0") == block
+
+
+def test_no_free_block_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "_can_bind", lambda address, port: False)
+    with pytest.raises(BootstrapError, match=r"no free block of 16 ports .* ask for whole nodes with"):
+        free_block("1-0", "0.0.0.0")
+
+
+@pytest.mark.parametrize(("text", "floor"), [("9000\t65000\n", 9000), ("", 32_768), ("x", 32_768)])
+def test_the_kernels_floor_is_read(tmp_path: Path, text: str, floor: int) -> None:
+    (tmp_path / "range").write_text(text)
+    assert ephemeral_floor(tmp_path / "range") == floor
+    assert ephemeral_floor(tmp_path / "none") == 32_768
+
+
+@pytest.mark.parametrize(
+    ("floor", "among"),
+    [(32_768, (10_000, 32_767)), (15_000, (10_000, 14_999)), (9000, (2000, 8999)), (1024, (10_000, 32_767))],
+    ids=["stock", "lower", "from 9000", "all ports"],
+)
+def test_the_range_is_below_the_kernels_where_there_is_room(floor: int, among: tuple[int, int]) -> None:
+    found = port_range(floor)
+    assert (found[0], found[-1]) == among
+    assert len({block.base for block in candidate_blocks("1-0", among=found)}) == 64
+
+
+# ray_args
+
+
+def ray_place() -> Place:
+    return Place(
+        allocation="1", restart=0, rank=0, num_nodes=2, host="n1", cpus=4, gpus=1, memory_bytes=100 * GIB,
+        first_host="n1",
+    )  # fmt: skip
+
+
+def test_every_port_counts_and_limits_are_told_to_ray() -> None:
+    block = PortBlock(12_000)
+    head = head_args(ray_place(), address="10.0.0.1", ports=block, temp_dir=Path("/t/x"), object_store_bytes=GIB)
+    worker = worker_args(
+        ray_place(), head="10.0.0.1:12000", address="10.0.0.2", ports=block, temp_dir=Path("/t/y"),
+        object_store_bytes=GIB,
+    )  # fmt: skip
+    told = {int(word.partition("=")[2]) for word in head if "port=" in word and "worker" not in word}
+    assert told == set(named(block)) - {block.engine}
+    for words in (head, worker):
+        assert {"--num-cpus=4", "--num-gpus=1", f"--memory={99 * GIB}", f"--object-store-memory={GIB}"} <= set(words)
+        assert {"--block", "--disable-usage-stats", "--min-worker-port=0", "--max-worker-port=0"} <= set(words)
+    assert worker[0] == "--address=10.0.0.1:12000" and "--head" not in worker and head[0] == "--head"
+
+
+def test_ray_knows_the_arguments() -> None:
+    from ray.scripts.scripts import start
+
+    known = {option for parameter in start.params for option in parameter.opts + parameter.secondary_opts}
+    words = head_args(ray_place(), address="a", ports=PortBlock(1), temp_dir=Path("/t"), object_store_bytes=1)
+    assert {word.partition("=")[0] for word in words} <= known
+
+
+@pytest.mark.parametrize(
+    ("asked", "free", "expected"),
+    [
+        (None, 1 << 50, 8 * GIB), (2.0, 1 << 50, 2 * GIB), (20.0, 10 * GIB, 9 * GIB), (0.001, 1 << 50, 80 * 1024**2),
+    ],
+    ids=["a tenth, at most 8", "asked", "shm is small", "Ray's least"],
+)  # fmt: skip
+def test_object_store(asked: float | None, free: int, expected: int) -> None:
+    assert object_store_bytes(ray_place(), asked_gb=asked, shm_free_bytes=free) == pytest.approx(expected, abs=1)
+
+
+# address
+
+
+def own_interfaces() -> dict[str, str]:
+    return address._ipv4_addresses()
+
+
+def test_an_interface_has_its_address_and_the_reverse() -> None:
+    if not own_interfaces():
+        pytest.skip("this machine has no interface but loopback")
+    for name, value in own_interfaces().items():
+        assert interface_address(name) == value
+        assert own_interfaces()[interface_of(value)] == value
+        assert address_towards(value) == value
+
+
+def test_an_unknown_interface_names_those_there_are() -> None:
+    with pytest.raises(BootstrapError, match=r"cluster\.interface=ib99 has no IPv4 address on .*: choose one of"):
+        interface_address("ib99")
+    assert interface_of("203.0.113.1") == ""
+
+
+def test_loopback_is_refused_as_an_address_for_others() -> None:
+    with pytest.raises(BootstrapError, match=r"localhost leads to the loopback address 127\..*set cluster\.interface"):
+        address_towards("localhost")
+    with pytest.raises(BootstrapError, match="loopback"):
+        address_of_head(["127.0.1.1"])
+
+
+def test_a_name_that_does_not_resolve_is_told() -> None:
+    with pytest.raises(BootstrapError, match=r"the host name no\.such\.host\.invalid does not resolve on"):
+        address_of_head(["n1", "no.such.host.invalid"])
+
+
+@pytest.mark.parametrize(("length", "fits"), [(43, True), (44, False)])
+def test_rays_socket_limit(length: int, fits: bool) -> None:
+    assert socket_path_fits(Path("/" + "a" * (length - 1))) is fits
+    assert not socket_path_fits(Path("/" + "ü" * 22)), "bytes count, not letters"
+
+
+# rendezvous
+
+
+def test_words_are_left_and_found(tmp_path: Path) -> None:
+    meeting = Rendezvous(tmp_path / "a" / "b")
+    meeting.open()
+    meeting.open()
+    assert stat.S_IMODE(meeting.folder.stat().st_mode) == 0o700
+    assert meeting.names() == set() and meeting.read("head.json") is None
+    meeting.leave("head.json", {"port": 1})
+    meeting.leave("head.json", {"port": 2})
+    assert meeting.names() == {"head.json"} and meeting.read("head.json") == {"port": 2}
+    assert node_mark("ended", 3) == "ended-3.json"
+
+
+def test_a_wait_ends_with_the_word_the_check_or_the_limit(tmp_path: Path) -> None:
+    meeting = Rendezvous(tmp_path)
+    with pytest.raises(BootstrapError, match=r"waited 0 s for the head on n1 \(.*head\.json did not appear\)"):
+        meeting.await_word("head.json", timeout_s=0.2, check=lambda: None, what="the head on n1")
+
+    def fail() -> None:
+        raise RuntimeError("ray is gone")
+
+    with pytest.raises(RuntimeError, match="ray is gone"):
+        meeting.await_word("head.json", timeout_s=9, check=fail, what="x")
+    looks = iter(range(9))
+
+    def arrive() -> None:
+        if next(looks) == 1:
+            meeting.leave("head.json", {"port": 7})
+
+    assert meeting.await_word("head.json", timeout_s=9, check=arrive, what="x") == {"port": 7}
+
+
+# site
+
+
+def plan_in(tmp_path: Path, *words: str) -> Plan:
+    config = compose(["+exp=noop", "cluster=local", *words])
+    return make_plan(config, run_dir=RunDir(tmp_path / "run"), python="python")
+
+
+def test_a_long_tmpdir_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = tmp_path / ("x" * 40)
+    long.mkdir()
+    short = Path("/tmp") / f"hjt{os.getpid()}"
+    short.mkdir()
+    try:
+        folder = private_temp({"SLURM_TMPDIR": str(long), "TMPDIR": str(short)})
+        assert folder.parent == short and stat.S_IMODE(folder.stat().st_mode) == 0o711
+        assert socket_path_fits(folder) and list(long.iterdir()) == []
+        folder.rmdir()
+        other = private_temp({"TMPDIR": str(long)})
+        assert other.parent == Path("/tmp")
+        other.rmdir()
+    finally:
+        short.rmdir()
+
+
+def test_no_short_folder_is_told_with_what_was_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site, "socket_path_fits", lambda folder: False)
+    with pytest.raises(BootstrapError, match=r"tried /nowhere, /tmp, /dev/shm; .* point TMPDIR to a short local"):
+        private_temp({"TMPDIR": "/nowhere"})
+
+
+def test_the_environment_of_a_node(tmp_path: Path) -> None:
+    plan = plan_in(tmp_path, "+cluster.env.MINE=1", "+cluster.env.PATH=/mine")
+    job = {
+        "PATH": "/bin", "RAY_ADDRESS": "10.9.9.9:1", "SLURM_CPUS_PER_TASK": "4", "SLURM_MEM_PER_CPU": "1",
+        "SLURM_JOB_ID": "1", "CUDA_VISIBLE_DEVICES": "NoDevFiles",
+    }  # fmt: skip
+    place = local_place(host="h", cpus=1, gpus=0, memory_bytes=GIB)
+    env = node_environment(plan, place, job)
+    assert (env["PATH"], env["MINE"], env["SLURM_JOB_ID"]) == ("/mine", "1", "1")
+    assert not {"RAY_ADDRESS", "SLURM_CPUS_PER_TASK", "SLURM_MEM_PER_CPU"} & env.keys()
+    assert env["CUDA_VISIBLE_DEVICES"] == "" and env["RAY_AUTH_MODE"] == "token"
+    assert env["RAY_AUTH_TOKEN_PATH"] == str(plan.run.secret("ray-token")), "where it is, never what it is"
+
+
+def test_a_site_is_private_and_leaves_no_temp_folder(tmp_path: Path) -> None:
+    plan = plan_in(tmp_path)
+    with prepared_site(plan, local_place(host="a/b", cpus=1, gpus=0, memory_bytes=GIB)) as made:
+        assert made.temp.is_dir() and made.env["HPCJET_TEMP"] == str(made.temp)
+        (made.temp / "deep").mkdir()
+        (made.temp / "deep" / "file").write_text("x")
+        assert stat.S_IMODE(made.logs.stat().st_mode) == 0o700 == stat.S_IMODE(made.meeting.folder.stat().st_mode)
+        assert made.log("ray").parent == made.logs
+    assert not made.temp.exists() and made.logs.is_dir()
+
+
+# signals
+
+
+def test_the_first_signal_raises_and_later_ones_do_not() -> None:
+    before = signal.getsignal(signal.SIGUSR2)
+    with pytest.raises(Interrupted, match="SIGUSR2"):
+        with signals_raise(signal.SIGTERM, signal.SIGUSR2):
+            try:
+                os.kill(os.getpid(), signal.SIGUSR2)
+                time.sleep(5)
+            finally:
+                os.kill(os.getpid(), signal.SIGTERM)
+                ended_in_order = True
+    assert ended_in_order and signal.getsignal(signal.SIGUSR2) == before
+    assert not issubclass(Interrupted, Exception)
+
+
+# state
+
+
+def test_state_comes_back(tmp_path: Path) -> None:
+    file = tmp_path / "state.json"
+    assert read_state(file) is None
+    annotate_state(file, "nothing to annotate")
+    assert not file.exists()
+    write_state(file, RunState(Phase.running, allocation="4711", started=1.5))
+    annotate_state(file, "the engine ended")
+    state = read_state(file)
+    assert state and (state.phase, state.reason, state.allocation, state.final) == (
+        Phase.running, "the engine ended", "4711", False,
+    )  # fmt: skip
+    assert abs(state.updated - time.time()) < 60
+    for phase in (Phase.done, Phase.failed, Phase.interrupted):
+        assert RunState(phase).final
+    assert json.loads(file.read_text())["phase"] == "running"
