@@ -70,6 +70,8 @@ class Dispatcher:
         self._look_again = 0.0
         self._deadlines: dict[Any, float] = {}
         self._losses: Counter[str] = Counter()
+        self._lost_on: Counter[str] = Counter()
+        self._last_loss = ""
         self.isolation: dict[str, str] = {}
         """Node -> how agents are isolated there."""
 
@@ -144,7 +146,10 @@ class Dispatcher:
         references = [host.ready for host in self._hosts if host.ready is not None]
         references += [answer for host in self._hosts for answer in host.jobs]
         if not references:
-            raise BootstrapError(f"no worker process is left (lost: {self._losses}); go on with: hpcjet resume RUN")
+            lost = ", ".join(f"{number} on {node}" for node, number in self._lost_on.items()) or "none was started"
+            raise BootstrapError(
+                f"no worker process is left (lost: {lost}; the last: {self._last_loss}); go on with: hpcjet resume RUN"
+            )
         done, _ = self._ray.wait(references, num_returns=1, timeout=0.5)
         for host in list(self._hosts):
             yield from self._collect_from(host, set(done))
@@ -173,6 +178,8 @@ class Dispatcher:
         self._hosts.remove(host)
         self._ray.kill(host.actor)
         self._losses[host.node_id] += 1
+        self._lost_on[host.node] += 1
+        self._last_loss = detail
         if self._losses[host.node_id] <= MAX_LOSSES and any(n["NodeID"] == host.node_id for n in self._cluster.alive()):
             self._start_host(host.node_id, host.node, host.slots)
         for answer, job in host.jobs.items():
