@@ -6,9 +6,10 @@ import sys
 import time
 from collections.abc import Sequence
 
-from hpcjet.errors import EXIT_CLUSTER, EXIT_OK, HpcjetError
+from hpcjet.errors import EXIT_CLUSTER, EXIT_OK, ConfigError, HpcjetError
 from hpcjet.lab.lab import Lab
 from hpcjet.lab.user import user_environment
+from hpcjet.paths import PACKAGE
 
 
 def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -34,6 +35,9 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     shell.add_argument("node", type=int, nargs="?", help="the node's number, from 1 (default: the login node)")
     shell.add_argument("--root", action="store_true", help="as root, on a node")
     shell.set_defaults(func=_shell)
+    run = commands.add_parser("run", help="a command as the lab's user, with this checkout installed for it")
+    run.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND", help="such as python -m hpcjet.launch ...")
+    run.set_defaults(func=_run)
     commands.add_parser("status", help="what is up").set_defaults(func=_status)
 
 
@@ -95,6 +99,22 @@ def _shell(arguments: argparse.Namespace) -> int:
         env = lab.node_environment(as_user=not arguments.root)
     os.chdir(lab.layout.home)
     os.execvpe(command[0], command, {**env, "TERM": os.environ.get("TERM", "dumb")})
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    words = arguments.words[1:] if arguments.words[:1] == ["--"] else arguments.words
+    if not words:
+        raise ConfigError("lab run: no command was given; try: hpcjet lab run python -m hpcjet.launch --help")
+    project = PACKAGE.parent
+    if not (project / "pyproject.toml").exists():
+        raise ConfigError(f"lab run: {project} is no checkout of hpcjet; run it from one, installed with make install")
+    lab = Lab()
+    command = lab.login_command(words)
+    programs = lab.install(project) / "bin"
+    environment = user_environment(lab.layout, lab.user) | {"TERM": os.environ.get("TERM", "dumb")}
+    environment["PATH"] = f"{programs}:{environment['PATH']}"
+    os.chdir(lab.layout.home)
+    os.execvpe(command[0], command, environment)
 
 
 def _status(arguments: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ from hpcjet.engine.session import session_id
 from hpcjet.errors import HpcjetError, SandboxError, StoreError, TaskError
 from hpcjet.rundir import Artifacts, RunDir, atomic_write
 from hpcjet.sandbox import Limits, Sandbox, SandboxSpec, View, open_sandbox
-from hpcjet.sandbox.scratch import remove_tree
+from hpcjet.swe.janitor import Janitor
 from hpcjet.swe.record import Record
 from hpcjet.swe.scaffold import Outcome, ScaffoldSettings, get_scaffold
 from hpcjet.tasks.patch import Diff, PatchError, base_git, take_diff
@@ -82,6 +82,7 @@ class Attempter:
     def __init__(self, settings: AttemptSettings) -> None:
         self._settings = settings
         self._scaffold = get_scaffold(settings.scaffold, settings.scaffold_settings)
+        self._janitor = Janitor()
         self._trees = TreeStore(
             settings.trees, settings.sandbox, settings.repos, build_timeout_s=settings.build_timeout_s
         )
@@ -170,6 +171,7 @@ class Attempter:
             timeout_s=self._settings.test_timeout_s,
             cpus=self._settings.cpus,
             artifacts=files.path,
+            keep_scratch=True,
         )
 
     def _spec(self, tree: PreparedTree, scratch: Path) -> SandboxSpec:
@@ -180,6 +182,7 @@ class Attempter:
             mounts=(base_git(tree),),
             cwd=TESTBED,
             limits=Limits(memory_bytes=int(sandbox.memory_gb * GIB), processes=sandbox.processes),
+            keep_scratch=True,
         )
 
     @contextmanager
@@ -190,7 +193,7 @@ class Attempter:
         try:
             yield folder
         finally:
-            remove_tree(folder)
+            self._janitor.remove(folder)
 
 
 def _judged(record: Record, verification: Verification) -> Record:

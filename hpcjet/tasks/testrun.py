@@ -70,12 +70,13 @@ class Place:
 
     sandbox: SandboxConfig
     scratch: Path
-    """A folder on a local disk for this run alone; it is removed at the end."""
+    """A folder on a local disk for this run alone; it is removed at the end unless `keep_scratch`."""
     timeout_s: float
     """For the tests, and once more for a rebuild."""
     cpus: int
     artifacts: Path | None = None
     """Where build.log, tests.log and junit.xml are kept."""
+    keep_scratch: bool = False
 
 
 def run_tests(task: Task, tree: PreparedTree, change: tuple[Section, ...], run: TestRun, *, place: Place) -> None:
@@ -95,7 +96,8 @@ def run_tests(task: Task, tree: PreparedTree, change: tuple[Section, ...], run: 
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         raise _infrastructure("disk_full" if full else "sandbox", str(error), place) from error
     finally:
-        remove_tree(place.scratch)
+        if not place.keep_scratch:
+            remove_tree(place.scratch)
 
 
 def _run_tests(task: Task, tree: PreparedTree, change: tuple[Section, ...], run: TestRun, place: Place) -> None:
@@ -127,6 +129,7 @@ def _spec(tree: PreparedTree, report: Mount, place: Place) -> SandboxSpec:
         mounts=(base_git(tree), report),
         cwd=TESTBED,
         limits=Limits(memory_bytes=memory, processes=place.sandbox.processes),
+        keep_scratch=place.keep_scratch,
     )
 
 

@@ -44,12 +44,14 @@ def verify(
     timeout_s: float,
     cpus: int,
     artifacts: Path | None = None,
+    keep_scratch: bool = False,
 ) -> Verification:
     """Judge a patch against the base tree; everything that goes wrong becomes a verdict and nothing is raised.
 
     What the patch does to test files is left out: those come from the base and from the test patch. `scratch` is a
-    folder on a local disk for this call alone, removed at the end; `timeout_s` limits the tests, and once more a
-    rebuild; `artifacts` receives tests.log, junit.xml and build.log. See run_tests() for what can still be forged.
+    folder on a local disk for this call alone, removed at the end unless `keep_scratch`; `timeout_s` limits the tests,
+    and once more a rebuild; `artifacts` receives tests.log, junit.xml and build.log. See run_tests() for what can still
+    be forged.
     """
     if not patch.strip():
         return Verification(verdict=Verdict.empty_patch, detail="the patch is empty")
@@ -58,7 +60,14 @@ def verify(
     begin = time.monotonic()
     change, edited = split_off_tests(patch, protected_paths(task))
     run = TestRun()
-    place = Place(sandbox=sandbox_config, scratch=scratch, timeout_s=timeout_s, cpus=cpus, artifacts=artifacts)
+    place = Place(
+        sandbox=sandbox_config,
+        scratch=scratch,
+        timeout_s=timeout_s,
+        cpus=cpus,
+        artifacts=artifacts,
+        keep_scratch=keep_scratch,
+    )
     verdict, detail, failure, tests = Verdict.failed, "", "", {}
     try:
         run_tests(task, tree, change, run, place=place)
