@@ -75,7 +75,7 @@ def private_temp(env: Mapping[str, str]) -> Path:
             folder.rmdir()
     raise BootstrapError(
         f"no folder for Ray's sockets: tried {', '.join(tried)}; each is missing, not writable or longer than "
-        "32 bytes; point TMPDIR to a short local folder"
+        "31 bytes; point TMPDIR to a short local folder"
     )
 
 
