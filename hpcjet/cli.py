@@ -115,8 +115,8 @@ def _mtime(file: Path) -> float:
 
 
 def _cancel(arguments: argparse.Namespace) -> int:
-    from hpcjet.follow import cancel
     from hpcjet.preflight import find_lab
+    from hpcjet.slurm.submission import cancel
     from hpcjet.start import read_submission, stored_config
 
     run = _find(arguments)

@@ -3,6 +3,7 @@
 import importlib
 import json
 import logging
+import os
 import signal
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from hpcjet.cluster.signals import Interrupted, signals_raise
 from hpcjet.cluster.state import annotate_state
 from hpcjet.errors import EXIT_INTERRUPTED, EXIT_WORKLOAD, HpcjetError
 from hpcjet.plan import Plan, read_plan
-from hpcjet.runlock import RunLock
+from hpcjet.runlock import Owner, RunLock
 from hpcjet.workload import Cluster, Workload
 
 _log = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ def main() -> None:
 
 def _drive(plan: Plan) -> int:
     try:
-        with signals_raise(signal.SIGTERM), RunLock(plan.run.path):
+        with signals_raise(signal.SIGTERM), RunLock(plan.run.path, is_dead=_was_this_job):
             workload = _workload(plan)
             workload.prepare()
             import ray  # while the head starts: it takes most of a second
@@ -51,6 +52,11 @@ def _drive(plan: Plan) -> int:
         _log.exception("the workload failed")
         annotate_state(plan.run.state, f"the workload failed: {type(error).__name__}: {error}")
         return EXIT_WORKLOAD
+
+
+def _was_this_job(owner: Owner) -> bool:
+    """Whether it was the driver of this very job before Slurm requeued it: then it cannot live any more."""
+    return bool(owner.job_id) and owner.job_id == os.environ.get("SLURM_JOB_ID")
 
 
 def _workload(plan: Plan) -> Workload:

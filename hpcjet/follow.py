@@ -8,15 +8,14 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-import psutil
 from rich.console import Console
 
 from hpcjet.cluster.child import tail
 from hpcjet.cluster.state import Phase, RunState, read_state
-from hpcjet.errors import EXIT_CLUSTER, EXIT_INTERRUPTED, SubmitError
+from hpcjet.errors import EXIT_CLUSTER, EXIT_INTERRUPTED
 from hpcjet.rundir import RunDir
-from hpcjet.slurm.query import JobState, Stage, cancel_job, job_state
-from hpcjet.slurm.submit import Submission
+from hpcjet.slurm.query import JobState, Stage
+from hpcjet.slurm.submission import Submission, cancel, submission_state
 
 QUIET_S = 30.0
 """Without a terminal: seconds between two lines that say the same kind of thing."""
@@ -44,7 +43,7 @@ def _watch(run: RunDir, submission: Submission, console: Console) -> RunState:
             state = read_state(run.state)
             if state and state.final:
                 return state
-            job = _job(submission)
+            job = submission_state(submission)
             if job.stage is not Stage.ended:
                 lost_since = None
             else:
@@ -63,25 +62,10 @@ def status_text(run: RunDir, submission: Submission) -> str:
     if state and state.final:
         code = "" if state.exit_code is None else f" (exit code {state.exit_code})"
         return f"{state.phase.value}{code}{': ' + state.reason if state.reason else ''}"
-    job = _job(submission)
+    job = submission_state(submission)
     if job.stage is Stage.ended:
         return f"lost: the job ended ({job.state}) without a word; see hpcjet logs {run}"
     return _text(run, state, job)
-
-
-def _job(submission: Submission) -> JobState:
-    if submission.cluster == "slurm":
-        return job_state(submission.job_id)
-    return JobState(Stage.running if controller_alive(submission) else Stage.ended, "ended")
-
-
-def controller_alive(submission: Submission) -> bool:
-    """Whether the local controller still runs, and is not another process that got its id."""
-    try:
-        process = psutil.Process(submission.pid)
-        return process.status() != psutil.STATUS_ZOMBIE and "submitit.local._local" in process.cmdline()
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _vanished(run: RunDir, submission: Submission, job: JobState) -> RunState:
@@ -141,16 +125,6 @@ def _leave_or_cancel(run: RunDir, submission: Submission, console: Console) -> i
     for command in ("status", "logs", "cancel"):
         console.print(f"  hpcjet {command} {run}", highlight=False, soft_wrap=True)
     return EXIT_INTERRUPTED
-
-
-def cancel(submission: Submission) -> None:
-    """End a run's job. Raises SubmitError."""
-    if submission.cluster == "slurm":
-        cancel_job(submission.job_id)
-        return
-    if not controller_alive(submission):
-        raise SubmitError(f"process {submission.pid} of the run is gone already; nothing to cancel")
-    psutil.Process(submission.pid).terminate()
 
 
 @dataclass

@@ -14,6 +14,7 @@ import secrets
 import socket
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
@@ -79,11 +80,20 @@ class _Entry:
 class RunLock:
     """Holds a run directory for one launch: `with RunLock(path): ...`.
 
+    `is_dead` may know of a holder on another node that it is gone, such as from its Slurm job.
     Raises BusyError on entry if another launch holds it, StoreError if the directory cannot be written.
     """
 
-    def __init__(self, run_dir: Path, *, heartbeat_s: float = HEARTBEAT_S, stale_s: float = STALE_S) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        *,
+        heartbeat_s: float = HEARTBEAT_S,
+        stale_s: float = STALE_S,
+        is_dead: Callable[[Owner], bool] = lambda _: False,
+    ) -> None:
         self._run_dir = run_dir
+        self._is_dead = is_dead
         self._folder = RunDir(run_dir).lock
         self._heartbeat_s = heartbeat_s
         self._stale_s = stale_s
@@ -141,7 +151,7 @@ class RunLock:
             ) from error
 
     def _refuse_if_alive(self, entry: _Entry) -> None:
-        if entry.owner is None or _surely_dead(entry.owner):
+        if entry.owner is None or _surely_dead(entry.owner) or self._is_dead(entry.owner):
             return
         silent_s = _server_time(self._folder) - entry.mtime
         if silent_s > self._stale_s:

@@ -14,12 +14,14 @@ from hpcjet.cluster.state import Phase, RunState, write_state
 from hpcjet.config.compose import to_dict
 from hpcjet.config.exp import SweConfig
 from hpcjet.config.root import LaunchConfig, kind_of
-from hpcjet.errors import ConfigError, SubmitError
+from hpcjet.errors import BusyError, ConfigError, SubmitError
 from hpcjet.plan import Plan, make_plan, read_plan
 from hpcjet.preflight import check_slurm, find_lab
 from hpcjet.rundir import RunDir, atomic_write, new_run_dir, new_short_id
-from hpcjet.runlock import RunLock
-from hpcjet.slurm.submit import Submission, interpreter, submit
+from hpcjet.runlock import Owner, RunLock
+from hpcjet.slurm.query import Stage, job_state
+from hpcjet.slurm.submission import Submission, submission_state
+from hpcjet.slurm.submit import interpreter, submit
 
 if TYPE_CHECKING:
     from hpcjet.tasks.task import Task
@@ -52,7 +54,24 @@ def resume(run: RunDir) -> Submission:
     config = stored_config(run)
     find_lab(config)
     check_slurm(config)
+    _refuse_if_submitted(run)
     return _submit(config, run)
+
+
+def _refuse_if_submitted(run: RunDir) -> None:
+    """Raise BusyError if the job of an earlier launch is queued or runs; the lock only knows of one that runs."""
+    submission = read_submission(run)
+    if submission and submission_state(submission).stage in (Stage.pending, Stage.running):
+        job = f"Slurm job {submission.job_id}" if submission.cluster == "slurm" else f"process {submission.pid}"
+        raise BusyError(
+            f"run directory {run} is in use by another launch, {job}; follow it with hpcjet status {run} --follow, "
+            f"or end it with hpcjet cancel {run}"
+        )
+
+
+def _job_ended(owner: Owner) -> bool:
+    """Whether a holder on another node is gone for certain: Slurm says that its job is over."""
+    return bool(owner.job_id) and job_state(owner.job_id).stage is Stage.ended
 
 
 def resolved(config: LaunchConfig) -> "tuple[LaunchConfig, list[Task] | None]":
@@ -89,7 +108,7 @@ def read_submission(run: RunDir) -> Submission | None:
 
 def _submit(config: LaunchConfig, run: RunDir) -> Submission:
     # Held while the files are written; on the nodes the driver takes it again for as long as it works.
-    with RunLock(run.path):
+    with RunLock(run.path, is_dead=_job_ended):
         plan = _write(config, run)
         write_state(run.state, RunState(Phase.submitted))
         try:

@@ -4,6 +4,7 @@ It finds out whether it is the head or a worker, starts Ray and the workload, an
 it as `srun python -m hpcjet.cluster.node RUN/plan.json`.
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -24,8 +25,9 @@ from hpcjet.cluster.worker import run_worker
 from hpcjet.errors import EXIT_CLUSTER, EXIT_INTERRUPTED, EXIT_OK, BootstrapError, HpcjetError
 from hpcjet.plan import Plan, read_plan
 from hpcjet.rundir import atomic_write, path_name
+from hpcjet.runlock import RunLock
 from hpcjet.slurm.nodelist import expand
-from hpcjet.slurm.submit import Submission
+from hpcjet.slurm.submission import Submission
 
 GIB = 1024**3
 _log = logging.getLogger(__name__)
@@ -54,6 +56,7 @@ def run_agent(plan_file: Path) -> int:
     code, reason = _run(plan, place, hosts, started)
     end_orphans()
     if place.is_head:
+        _free_the_run(plan)
         _write_state(plan, place, _final_phase(code), started, code, reason or _drivers_reason(plan, code))
     _log.info("ends with %d%s", code, f": {reason}" if reason else "")
     return code
@@ -96,6 +99,12 @@ def _write_submission(plan: Plan) -> None:
 
 def _meaning(name: str) -> str:
     return {"SIGTERM": "cancelled or preempted", "SIGUSR2": "the time limit is near"}[name]
+
+
+def _free_the_run(plan: Plan) -> None:
+    """Let go for a driver that was killed: only on its own node is it known at once that it is gone."""
+    with contextlib.suppress(HpcjetError), RunLock(plan.run.path):
+        pass
 
 
 def _final_phase(code: int) -> Phase:

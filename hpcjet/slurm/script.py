@@ -41,13 +41,14 @@ def srun_args(plan: Plan, config: SlurmConfig) -> list[str]:
     """Options of the one srun.
 
     cpus-per-task is repeated: since Slurm 22.05 a step does not inherit it and would get one CPU. With every node
-    needed, one agent that fails ends the step at once.
+    needed, the first agent that ends takes the others along, after time to end by themselves: killing them at once, as
+    kill-on-bad-exit does, would hide the head's exit code behind theirs.
     """
     args = ["--nodes", str(config.nodes), "--ntasks", str(config.nodes)]
     if config.cpus_per_node:
         args.append(f"--cpus-per-task={config.cpus_per_node}")
     if plan.min_nodes == plan.num_nodes:
-        args.append("--kill-on-bad-exit=1")
+        args.append(f"--wait={max(10, round(plan.end_timeout_s))}")
     return [*args, *config.srun_args]
 
 

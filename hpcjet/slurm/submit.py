@@ -6,7 +6,6 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,7 @@ from hpcjet.config.root import LaunchConfig
 from hpcjet.errors import SubmitError
 from hpcjet.plan import Plan
 from hpcjet.slurm.script import drop_unset, settings
-
-
-@dataclass(frozen=True)
-class Submission:
-    """What was handed over: a Slurm job, or a process of this machine."""
-
-    cluster: str
-    job_id: str
-    pid: int = 0
-    """Of the local controller; 0 for Slurm."""
+from hpcjet.slurm.submission import Submission
 
 
 def submit(plan: Plan, config: LaunchConfig, agent: Callable[[], int]) -> Submission:

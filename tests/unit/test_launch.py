@@ -21,7 +21,7 @@ from hpcjet.follow import progress_text, status_text
 from hpcjet.paths import templates_dir
 from hpcjet.rundir import RunDir
 from hpcjet.slurm.query import JobState, Stage
-from hpcjet.slurm.submit import Submission
+from hpcjet.slurm.submission import Submission, submission_state
 
 ROOT = Path(__file__).parents[2]
 
@@ -209,7 +209,7 @@ def test_following_shows_queue_and_progress(run: RunDir, monkeypatch: pytest.Mon
             write_state(run.state, RunState(Phase.done, exit_code=0))
         return states.pop(0)
 
-    monkeypatch.setattr(follow, "_job", job)
+    monkeypatch.setattr(follow, "submission_state", job)
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     where, text = console()
     assert follow.follow(run, Submission("slurm", "12"), where) == 0
@@ -219,13 +219,13 @@ def test_following_shows_queue_and_progress(run: RunDir, monkeypatch: pytest.Mon
 def test_an_outage_is_waited_out_and_a_vanished_job_is_told(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     write_state(run.state, RunState(Phase.running))
     (run.submit_folder / "12_0_log.out").write_text("slurmstepd: error: oom\n")
-    now = iter(range(0, 1000, 4))
-    monkeypatch.setattr(follow.time, "monotonic", lambda: next(now))
-    monkeypatch.setattr(follow.time, "sleep", lambda seconds: None)
+    now = iter(range(0, 100_000, 4))
+    monkeypatch.setattr(time, "monotonic", lambda: next(now))
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
     ended = JobState(Stage.ended, "OUT_OF_MEMORY")
     # It seems to end once, then Slurm does not answer, then it ended: only that counts.
     states = [ended, JobState(Stage.unknown), *[ended] * 9]
-    monkeypatch.setattr(follow, "_job", lambda submission: states.pop(0))
+    monkeypatch.setattr(follow, "submission_state", lambda submission: states.pop(0))
     where, text = console()
     assert follow.follow(run, Submission("slurm", "12"), where) == 3
     assert "Slurm does not answer; still waiting" in text.getvalue()
@@ -238,7 +238,7 @@ def test_ctrl_c_leaves_the_run_going_without_a_terminal(run: RunDir, monkeypatch
     def interrupt(submission: Submission) -> JobState:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(follow, "_job", interrupt)
+    monkeypatch.setattr(follow, "submission_state", interrupt)
     where, text = console()
     assert follow.follow(run, Submission("slurm", "12"), where) == 130
     assert f"The run goes on. Come back with:\n  hpcjet status {run}\n" in text.getvalue()
@@ -263,14 +263,14 @@ def test_progress(more: dict[str, Any], text: str) -> None:
 
 
 def test_status_of_a_job_that_is_gone(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow, "_job", lambda submission: JobState(Stage.ended, "TIMEOUT"))
+    monkeypatch.setattr(follow, "submission_state", lambda submission: JobState(Stage.ended, "TIMEOUT"))
     assert status_text(run, Submission("slurm", "12")) == (
         f"lost: the job ended (TIMEOUT) without a word; see hpcjet logs {run}"
     )
 
 
 def test_another_process_with_the_controllers_id_is_not_the_run(run: RunDir) -> None:
-    assert not follow.controller_alive(Submission("local", "1", pid=os.getpid()))
+    assert submission_state(Submission("local", "1", pid=os.getpid())).stage is Stage.ended
     assert not follow.controller_alive(Submission("local", "1", pid=2**22 - 3))
 
 
