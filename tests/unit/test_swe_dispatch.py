@@ -96,7 +96,8 @@ class FakeRay:
 
     def __init__(self, nodes: dict[str, int], answer: Answer, ready: Callable[[str], Any] | None = None) -> None:
         self.cpus, self._answer, self._ready = dict(nodes), answer, ready or (lambda node: (node, "bwrap"))
-        self.now, self.made, self.killed, self.most = 0.0, Counter[str](), [], 0
+        self.now, self.made, self.most = 0.0, Counter[str](), 0
+        self.killed: list[str] = []
         self.calls: list[tuple[str, tuple[str, int], int]] = []
 
     def nodes(self) -> list[dict[str, Any]]:
