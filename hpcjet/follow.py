@@ -17,6 +17,8 @@ from hpcjet.rundir import RunDir
 from hpcjet.slurm.query import JobState, Stage
 from hpcjet.slurm.submission import Submission, cancel, submission_state
 
+REQUEUE_S = 20.0
+"""For Slurm to end a job that was interrupted, or to queue it again."""
 QUIET_S = 30.0
 """Without a terminal: seconds between two lines that say the same kind of thing."""
 
@@ -41,7 +43,7 @@ def _watch(run: RunDir, submission: Submission, console: Console) -> RunState:
     with _Line(console) as line:
         while True:
             state = read_state(run.state)
-            if state and state.final:
+            if state and state.final and not _comes_back(state, submission):
                 return state
             job = submission_state(submission)
             if job.stage is not Stage.ended:
@@ -54,6 +56,18 @@ def _watch(run: RunDir, submission: Submission, console: Console) -> RunState:
             line.show(_text(run, state, job))
             time.sleep(pause_s)
             pause_s = min(pause_s * 1.3, 2.0 if submission.cluster == "slurm" else 0.5)
+
+
+def _comes_back(state: RunState, submission: Submission) -> bool:
+    """Whether Slurm requeues the job, as it does after a preemption; it takes a moment to say so."""
+    if state.phase is not Phase.interrupted or submission.cluster != "slurm":
+        return False
+    deadline = time.monotonic() + REQUEUE_S
+    while (stage := submission_state(submission).stage) not in (Stage.pending, Stage.ended):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.5)
+    return stage is Stage.pending
 
 
 def status_text(run: RunDir, submission: Submission) -> str:

@@ -10,7 +10,7 @@ import yaml
 
 from hpcjet.cluster.node import NodeAgent
 from hpcjet.cluster.site import RAY_TOKEN
-from hpcjet.cluster.state import Phase, RunState, write_state
+from hpcjet.cluster.state import Phase, RunState, read_state, write_state
 from hpcjet.config.compose import to_dict
 from hpcjet.config.exp import SweConfig
 from hpcjet.config.root import LaunchConfig, kind_of
@@ -60,8 +60,12 @@ def resume(run: RunDir) -> Submission:
 
 def _refuse_if_submitted(run: RunDir) -> None:
     """Raise BusyError if the job of an earlier launch is queued or runs; the lock only knows of one that runs."""
-    submission = read_submission(run)
-    if submission and submission_state(submission).stage in (Stage.pending, Stage.running):
+    submission, state = read_submission(run), read_state(run.state)
+    if submission is None:
+        return
+    stage = submission_state(submission).stage
+    # After the run's last word Slurm may need a while to clean up; a job that it requeued is pending.
+    if stage is Stage.pending or (stage is Stage.running and not (state and state.final)):
         job = f"Slurm job {submission.job_id}" if submission.cluster == "slurm" else f"process {submission.pid}"
         raise BusyError(
             f"run directory {run} is in use by another launch, {job}; follow it with hpcjet status {run} --follow, "

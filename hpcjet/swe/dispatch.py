@@ -107,9 +107,20 @@ class Dispatcher:
         for node_id, node in alive.items():
             if node_id not in self._known_nodes:
                 self._known_nodes.add(node_id)
-                resources = node["Resources"]
-                for slots in host_sizes(resources.get("CPU", 0), resources.get("memory", 0), self._exp):
-                    self._start_host(node_id, node["NodeManagerHostname"], slots)
+                self._start_hosts(node_id, node)
+
+    def _start_hosts(self, node_id: str, node: dict[str, Any]) -> None:
+        """As many as the node has room for. Raises BootstrapError if it has none and no other node works either."""
+        resources = node["Resources"]
+        try:
+            sizes = host_sizes(resources.get("CPU", 0), resources.get("memory", 0), self._exp)
+        except BootstrapError as error:
+            if not self._hosts:
+                raise
+            _log.warning("%s is of no use: %s", node["NodeManagerHostname"], error)
+            return
+        for slots in sizes:
+            self._start_host(node_id, node["NodeManagerHostname"], slots)
 
     def _start_host(self, node_id: str, name: str, slots: int) -> None:
         pin = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id, soft=False)

@@ -34,16 +34,16 @@ class Login:
         self.home = Path(lab.user.home)
         self.env: dict[str, str] = {"PATH": f"{self.bin}:/usr/local/bin:/usr/bin:/bin", "COLUMNS": "80"}
 
-    def run(self, *words: str | Path, timeout_s: float = 300, env: Mapping[str, str] | None = None) -> Launched:
+    def run(self, *words: str | Path, timeout_s: float = 150, env: Mapping[str, str] | None = None) -> Launched:
         """Run a command to its end."""
         done = self.lab.run_as_user(words, cwd=self.home, env={**self.env, **(env or {})}, timeout_s=timeout_s)
         output = done.stdout + done.stderr
         return Launched(done.returncode, output, run_of(output))
 
-    def hpcjet(self, *words: str | Path, timeout_s: float = 300) -> Launched:
+    def hpcjet(self, *words: str | Path, timeout_s: float = 150) -> Launched:
         return self.run(self.bin / "hpcjet", *words, timeout_s=timeout_s)
 
-    def launch(self, *overrides: str, timeout_s: float = 300) -> Launched:
+    def launch(self, *overrides: str, timeout_s: float = 150) -> Launched:
         return self.run(self.bin / "python", "-m", "hpcjet.launch", *overrides, timeout_s=timeout_s)
 
     def start(self, *overrides: str) -> "subprocess.Popen[str]":

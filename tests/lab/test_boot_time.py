@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from launching import Login
 
 from hpcjet.lab import Lab
-from launching import Login
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
 

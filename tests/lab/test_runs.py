@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from launching import Login, interrupt, kill_driver, leftovers, only_run, recorded, run_of, wait_for
 
 from hpcjet.lab import Lab
-
-from launching import Login, interrupt, kill_driver, leftovers, only_run, recorded, run_of, wait_for
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
@@ -66,7 +65,9 @@ def test_noop_reaches_every_node_and_leaves_nothing(lab: Lab, login: Login, root
     assert len(set(answer["hosts"])) == 3
     assert sacct(login, job_id(done.output))["code"] == "0:0"
     wait_for(lambda: not leftovers(lab, lab.nodes), timeout_s=5, what="an empty node")
-    assert not [path for node in lab.nodes for path in lab.on_node(node, ["ls", "/tmp"]).stdout.split() if "hj-" in path]
+    assert not [
+        path for node in lab.nodes for path in lab.on_node(node, ["ls", "/tmp"]).stdout.split() if "hj-" in path
+    ]
 
 
 def test_nothing_in_the_run_directory_is_open_to_others(login: Login, root: Path) -> None:
@@ -174,9 +175,7 @@ def test_scancel_then_resume(lab: Lab, login: Login, tasks: None, root: Path) ->
     finish(lab, login, root, before)
 
 
-def test_after_a_power_loss_slurm_requeues_and_the_run_goes_on(
-    lab: Lab, login: Login, tasks: None, root: Path
-) -> None:
+def test_after_a_power_loss_slurm_requeues_and_the_run_goes_on(lab: Lab, login: Login, tasks: None, root: Path) -> None:
     launch = half_done(login, root)
     run = only_run(root)
     victim = next(
