@@ -1,4 +1,4 @@
-"""Job wall time of a workload that does nothing, on three lab nodes: hpcjet, a hand-written minimum, a classic template.
+"""Job time of a workload that does nothing, on three lab nodes: hpcjet, a hand-written minimum, a classic template.
 
     sudo .venv/bin/python tests/bench/boot.py [--runs 3] [--classic]
 
