@@ -124,7 +124,9 @@ class Attempter:
                 return record
             with clock.stage("verify"):
                 verification = self._verify(job.task, tree, diff, files, scratch)
-        clock.seconds["tests"] = verification.seconds.get("tests", 0.0)
+        for stage in ("rebuild", "tests"):
+            if stage in verification.seconds:
+                clock.seconds[stage] = verification.seconds[stage]
         return _judged(record, verification)
 
     def _let_agent_work(

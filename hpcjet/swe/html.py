@@ -182,7 +182,7 @@ def verdict_bars(counts: Mapping[str, int]) -> list[Bar]:
 def stage_bars(seconds: Mapping[str, float]) -> list[Bar]:
     """A bar per stage, in percent of all; what is part of another stage stands below it."""
     stages = {stage: spent for stage, spent in seconds.items() if stage != "total"}
-    parts = {"llm": "agent", "tests": "verify"}
+    parts = {"llm": "agent", "rebuild": "verify", "tests": "verify"}
     longest = max(stages.values(), default=0.0) or 1.0
     return [
         Bar(visible(stage), "stage", duration(spent), 0.0, 100 * spent / longest, parts.get(stage) in stages)

@@ -26,7 +26,7 @@ class Record:
     tokens: dict[str, int] = field(default_factory=dict)
     """`prompt` and `completion`."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """Stage to wall seconds: tree, agent, llm (part of agent), diff, verify (of which tests), total."""
+    """Stage to wall seconds: tree, open, agent (of which llm), diff, verify (of which rebuild and tests), total."""
     tests: dict[str, int] = field(default_factory=dict)
     """`passed`, `failed`, `skipped`, `missing` among the tests that decide."""
     patch_bytes: int = 0

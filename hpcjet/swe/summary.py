@@ -13,8 +13,8 @@ from typing import Any
 from hpcjet.swe.record import Record
 from hpcjet.tasks.verdict import Verdict
 
-STAGES = ("tree", "open", "agent", "llm", "diff", "verify", "tests", "total")
-"""In the order that they are shown; `llm` is part of agent, `tests` of verify, and all are part of total."""
+STAGES = ("tree", "open", "agent", "llm", "diff", "verify", "rebuild", "tests", "total")
+"""In the order that they are shown; `llm` is part of agent, `rebuild` and `tests` of verify, and all are part of total."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from hpcjet.swe.duration import count, duration
 from hpcjet.swe.summary import Estimate, Summary
 from hpcjet.tasks.verdict import Verdict
 
-_PARTS = {"llm": "agent", "tests": "verify"}
+_PARTS = {"llm": "agent", "rebuild": "verify", "tests": "verify"}
 
 
 def print_summary(summary: Summary, *, engine: str, run_dir: Path, report: Path | None, console: Console) -> None:
