@@ -166,7 +166,7 @@ def test_mixed_behaviour_is_judged_attempt_by_attempt(scene: Scene) -> None:
 
 
 def test_kill_9_of_the_driver_then_resume_at_once(scene: Scene) -> None:
-    with scene.started("engine.latency_s=0.3", "exp.attempts=3") as (launch, run):
+    with scene.started("engine.latency_s=0.4", "exp.attempts=3", "exp.cpus=0.5") as (launch, run):
         busy = hpcjet("resume", run.path)
         assert busy.returncode == 2 and "is in use by another launch" in busy.stdout, busy.stdout
         driver_of(run).kill()
@@ -180,7 +180,7 @@ def test_kill_9_of_the_driver_then_resume_at_once(scene: Scene) -> None:
 
 
 def test_kill_9_of_the_node_agent_leaves_no_process(scene: Scene) -> None:
-    with scene.started("engine.latency_s=0.5", "exp.attempts=3") as (launch, run):
+    with scene.started("engine.latency_s=0.4", "exp.attempts=3", "exp.cpus=0.5") as (launch, run):
         agent = driver_of(run).parent()
         assert agent is not None and "submitit.core._submit" in agent.cmdline()
         agent.kill()
@@ -191,7 +191,7 @@ def test_kill_9_of_the_node_agent_leaves_no_process(scene: Scene) -> None:
 
 
 def test_cancel_then_resume(scene: Scene) -> None:
-    with scene.started("engine.latency_s=0.5", "exp.attempts=3") as (launch, run):
+    with scene.started("engine.latency_s=0.4", "exp.attempts=3", "exp.cpus=0.5") as (launch, run):
         assert hpcjet("cancel", run.path).returncode == 0
         output = launch.communicate(timeout=60)[0]
     assert launch.returncode == 130, output
@@ -200,7 +200,7 @@ def test_cancel_then_resume(scene: Scene) -> None:
 
 
 def test_ctrl_c_without_a_terminal_leaves_it_going(scene: Scene) -> None:
-    with scene.started("engine.latency_s=0.5", "exp.attempts=3") as (launch, run):
+    with scene.started("engine.latency_s=0.4", "exp.attempts=3", "exp.cpus=0.5") as (launch, run):
         os.killpg(launch.pid, signal.SIGINT)
         output = launch.communicate(timeout=30)[0]
     assert launch.returncode == 130 and "The run goes on" in output, output
@@ -215,7 +215,7 @@ def test_a_full_disk_loses_nothing_and_says_what_to_do(scene: Scene) -> None:
     small.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=755", "tmpfs", small], check=True)
     try:
-        with scene.started("engine.latency_s=0.5", "exp.attempts=3", root=small) as (launch, run):
+        with scene.started("engine.latency_s=0.4", "exp.attempts=3", "exp.cpus=0.5", root=small) as (launch, run):
             fill = small / "fill"
             with pytest.raises(OSError), fill.open("wb", buffering=0) as file:
                 while True:
