@@ -54,6 +54,10 @@ def sacct(login: Login, job: str) -> dict[str, str]:
     return answer
 
 
+def queued(login: Login, job: str) -> bool:
+    return "PENDING" in login.run("squeue", "-h", "-j", job, "-o", "%T").output
+
+
 def job_id(output: str) -> str:
     return next(line.split()[-1] for line in output.splitlines() if line.startswith("Slurm job"))
 
@@ -186,6 +190,10 @@ def test_after_a_power_loss_slurm_requeues_and_the_run_goes_on(lab: Lab, login: 
     before = recorded(run)
     try:
         lab.crash(victim)
+        job = json.loads(run.submission.read_text())["job_id"]
+        wait_for(lambda: queued(login, job), timeout_s=60, what="the job in the queue again")
+        # Slurm holds a requeued job back for two minutes; its owner may say that it need not wait.
+        assert login.run("scontrol", "update", f"JobId={job}", "StartTime=now").code == 0
         output = launch.communicate(timeout=150)[0]
         assert launch.returncode == 0, output
     finally:
