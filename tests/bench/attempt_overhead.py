@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 
 from hpcjet.paths import cache_dir
