@@ -82,12 +82,14 @@ def _status(arguments: argparse.Namespace) -> int:
 
     from hpcjet.follow import follow, status_text
     from hpcjet.outcome import print_outcome
-    from hpcjet.start import read_submission
+    from hpcjet.preflight import find_lab
+    from hpcjet.start import read_submission, stored_config
 
     run, console = _find(arguments), Console()
     submission = read_submission(run)
     if submission is None:
         raise ConfigError(f"{run} was never submitted; hpcjet resume {run}")
+    find_lab(stored_config(run))
     if arguments.follow:
         code = follow(run, submission, console)
         print_outcome(run, console)

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import sys
+from pathlib import Path
 
 from hpcjet.config.cluster import LabConfig, SlurmConfig
 from hpcjet.config.root import LaunchConfig
@@ -11,18 +13,23 @@ from hpcjet.slurm.query import partitions
 
 
 def find_lab(config: LaunchConfig) -> None:
-    """For cluster=lab: point Slurm's commands to the lab. Raises LabError if it is down or we are root."""
+    """For cluster=lab: point Slurm's commands to the lab. Raises LabError if it is not up."""
     if not isinstance(config.cluster, LabConfig):
         return
     conf = resolve_layout().slurm_conf
     if not conf.exists():
         raise LabError("cluster=lab: the lab is not up; as root: hpcjet lab up --nodes 4")
-    if os.geteuid() == 0:
-        raise LabError(
-            "cluster=lab: the lab takes jobs of ordinary users only, as a real site does; "
-            "run this as the lab's user: hpcjet lab run -- python -m hpcjet.launch ..."
-        )
     os.environ["SLURM_CONF"] = str(conf)
+
+
+def become_lab_user(config: LaunchConfig) -> None:
+    """For cluster=lab, started by root: start again as the lab's user; it takes jobs of ordinary users, as sites do."""
+    if isinstance(config.cluster, LabConfig) and os.geteuid() == 0:
+        from hpcjet.lab.run import run_as_lab_user
+
+        program = ["hpcjet"] if Path(sys.argv[0]).name == "hpcjet" else ["python", "-m", "hpcjet.launch"]
+        print("cluster=lab: going on as the lab's ordinary user, in its home", flush=True)
+        run_as_lab_user([*program, *sys.argv[1:]])
 
 
 def check_slurm(config: LaunchConfig) -> None:

@@ -16,7 +16,7 @@ from hpcjet.config.exp import SweConfig
 from hpcjet.config.root import LaunchConfig, kind_of
 from hpcjet.errors import BusyError, ConfigError, SubmitError
 from hpcjet.plan import Plan, make_plan, read_plan
-from hpcjet.preflight import check_slurm, find_lab
+from hpcjet.preflight import become_lab_user, check_slurm, find_lab
 from hpcjet.rundir import RunDir, atomic_write, new_run_dir, new_short_id
 from hpcjet.runlock import Owner, RunLock
 from hpcjet.slurm.query import Stage, job_state
@@ -33,6 +33,7 @@ def new_run(config: LaunchConfig) -> tuple[RunDir, Submission | None]:
     Nothing is left behind if a check fails. Raises HpcjetError.
     """
     find_lab(config)
+    become_lab_user(config)
     if config.submit:
         check_slurm(config)
     config, tasks = resolved(config)
@@ -53,6 +54,7 @@ def resume(run: RunDir) -> Submission:
     """Submit a run again; what is recorded is not done again. Raises BusyError while another launch works on it."""
     config = stored_config(run)
     find_lab(config)
+    become_lab_user(config)
     check_slurm(config)
     _refuse_if_submitted(run)
     return _submit(config, run)

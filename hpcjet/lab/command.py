@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from hpcjet.errors import EXIT_CLUSTER, EXIT_OK, ConfigError, HpcjetError
 from hpcjet.lab.lab import Lab
+from hpcjet.lab.run import run_as_lab_user
 from hpcjet.lab.user import user_environment
-from hpcjet.paths import PACKAGE
 
 
 def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -105,16 +105,7 @@ def _run(arguments: argparse.Namespace) -> int:
     words = arguments.words[1:] if arguments.words[:1] == ["--"] else arguments.words
     if not words:
         raise ConfigError("lab run: no command was given; try: hpcjet lab run python -m hpcjet.launch --help")
-    project = PACKAGE.parent
-    if not (project / "pyproject.toml").exists():
-        raise ConfigError(f"lab run: {project} is no checkout of hpcjet; run it from one, installed with make install")
-    lab = Lab()
-    command = lab.login_command(words)
-    programs = lab.install(project) / "bin"
-    environment = user_environment(lab.layout, lab.user) | {"TERM": os.environ.get("TERM", "dumb")}
-    environment["PATH"] = f"{programs}:{environment['PATH']}"
-    os.chdir(lab.layout.home)
-    os.execvpe(command[0], command, environment)
+    run_as_lab_user(words)
 
 
 def _status(arguments: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ from hpcjet.swe.record import Record
 from hpcjet.tasks.verdict import Verdict
 
 STAGES = ("tree", "open", "agent", "llm", "diff", "verify", "rebuild", "tests", "total")
-"""In the order that they are shown; `llm` is part of agent, `rebuild` and `tests` of verify, and all are part of total."""
+"""In the order that they are shown; llm is part of agent, rebuild and tests of verify, and all are part of total."""
 
 
 @dataclass(frozen=True)
