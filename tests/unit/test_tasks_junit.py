@@ -144,19 +144,28 @@ class T(unittest.TestCase):
 """
 
 
+def _python_with_test_suite() -> str:
+    """Debian has it in a package of its own, libpython3.11-testsuite."""
+    for python in (sys.executable, "/usr/bin/python3"):
+        if subprocess.run([python, "-c", "import test.libregrtest"], capture_output=True).returncode == 0:
+            return python
+    raise AssertionError("no Python with its own test suite: apt-get install libpython3.11-testsuite")
+
+
 def test_real_regrtest_report(tmp_path: Path) -> None:
     """By the result class of regrtest itself."""
-    pytest.importorskip("test.support.testresult" if sys.version_info < (3, 12) else "test.libregrtest.testresult")
+    python = _python_with_test_suite()
     (tmp_path / "test_t.py").write_text(REGRTEST)
-    module = "test.support.testresult" if sys.version_info < (3, 12) else "test.libregrtest.testresult"
     script = (
-        f"import unittest, xml.etree.ElementTree as ET, {module} as m\n"
+        "import sys, unittest, xml.etree.ElementTree as ET\n"
+        "if sys.version_info < (3, 12): import test.support.testresult as m\n"
+        "else: import test.libregrtest.testresult as m\n"
         "m.RegressionTestResult.USE_XML = True\n"
         "runner = m.QuietRegressionTestRunner(open('/dev/null', 'w'))\n"
         "result = runner.run(unittest.defaultTestLoader.loadTestsFromName('test_t'))\n"
         "open('r.xml', 'wb').write(ET.tostring(result.get_xml_element()))\n"
     )
-    subprocess.run([sys.executable, "-W", "ignore", "-c", script], cwd=tmp_path, check=True, capture_output=True)
+    subprocess.run([python, "-W", "ignore", "-c", script], cwd=tmp_path, check=True, capture_output=True)
     assert parse_junit((tmp_path / "r.xml").read_bytes()) == {
         "test_t.T.test_better": "failed",
         "test_t.T.test_error": "error",
