@@ -22,6 +22,8 @@ RAY_TOKEN = "ray-token"
 
 INHERITED_COUNTS = ("SLURM_CPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_NODE")
 """A program that calls srun inside the job would clash with these."""
+ANOTHER_CLUSTER = ("RAY_ADDRESS", "RAY_AUTH_TOKEN", "RAY_TMPDIR")
+"""Set for another Ray of the user's, these would lead ours astray; whatever else the user set for Ray is kept."""
 
 
 @dataclass(frozen=True)
@@ -81,13 +83,10 @@ def private_temp(env: Mapping[str, str]) -> Path:
 
 def node_environment(plan: Plan, place: Place, env: Mapping[str, str]) -> dict[str, str]:
     """The environment of all that runs on a node: the job's, without what would mislead, with the plan's."""
-    kept = {key: value for key, value in env.items() if key not in INHERITED_COUNTS and not key.startswith("RAY_")}
+    kept = {key: value for key, value in env.items() if key not in INHERITED_COUNTS + ANOTHER_CLUSTER}
     if not place.gpus and "CUDA_VISIBLE_DEVICES" in kept:
         # Some sites write a text such as NoDevFiles, which Ray cannot read as a list of numbers.
         kept["CUDA_VISIBLE_DEVICES"] = ""
-    ours = {
-        "RAY_AUTH_TOKEN_PATH": str(plan.run.secret(RAY_TOKEN)),
-        # Ray would start a worker per CPU at once; each costs a second of CPU and is not what will be used.
-        "RAY_prestart_worker_first_driver": "0",
-    }
-    return {**kept, **ours, **plan.env}
+    # Ray would start a worker per CPU at once; each costs a second of CPU and is not what will be used.
+    defaults = {"RAY_prestart_worker_first_driver": "0"}
+    return {**defaults, **kept, "RAY_AUTH_TOKEN_PATH": str(plan.run.secret(RAY_TOKEN)), **plan.env}

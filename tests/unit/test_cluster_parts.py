@@ -343,13 +343,14 @@ def test_no_short_folder_is_told_with_what_was_tried(monkeypatch: pytest.MonkeyP
 def test_the_environment_of_a_node(tmp_path: Path) -> None:
     plan = plan_in(tmp_path, "+cluster.env.MINE=1", "+cluster.env.PATH=/mine")
     job = {
-        "PATH": "/bin", "RAY_ADDRESS": "10.9.9.9:1", "SLURM_CPUS_PER_TASK": "4", "SLURM_MEM_PER_CPU": "1",
+        "PATH": "/bin", "RAY_ADDRESS": "10.9.9.9:1", "RAY_task_retry_delay_ms": "7", "SLURM_CPUS_PER_TASK": "4", "SLURM_MEM_PER_CPU": "1",
         "SLURM_JOB_ID": "1", "CUDA_VISIBLE_DEVICES": "NoDevFiles",
     }  # fmt: skip
     place = local_place(host="h", cpus=1, gpus=0, memory_bytes=GIB)
     env = node_environment(plan, place, job)
     assert (env["PATH"], env["MINE"], env["SLURM_JOB_ID"]) == ("/mine", "1", "1")
     assert not {"RAY_ADDRESS", "SLURM_CPUS_PER_TASK", "SLURM_MEM_PER_CPU"} & env.keys()
+    assert env["RAY_task_retry_delay_ms"] == "7", "what the user set is kept"
     assert env["CUDA_VISIBLE_DEVICES"] == "" and env["RAY_AUTH_MODE"] == "token"
     assert env["RAY_AUTH_TOKEN_PATH"] == str(plan.run.secret("ray-token")), "where it is, never what it is"
 
