@@ -343,7 +343,8 @@ def test_no_short_folder_is_told_with_what_was_tried(monkeypatch: pytest.MonkeyP
 def test_the_environment_of_a_node(tmp_path: Path) -> None:
     plan = plan_in(tmp_path, "+cluster.env.MINE=1", "+cluster.env.PATH=/mine")
     job = {
-        "PATH": "/bin", "RAY_ADDRESS": "10.9.9.9:1", "RAY_task_retry_delay_ms": "7", "SLURM_CPUS_PER_TASK": "4", "SLURM_MEM_PER_CPU": "1",
+        "PATH": "/bin", "RAY_ADDRESS": "10.9.9.9:1", "RAY_task_retry_delay_ms": "7",
+        "SLURM_CPUS_PER_TASK": "4", "SLURM_MEM_PER_CPU": "1",
         "SLURM_JOB_ID": "1", "CUDA_VISIBLE_DEVICES": "NoDevFiles",
     }  # fmt: skip
     place = local_place(host="h", cpus=1, gpus=0, memory_bytes=GIB)
