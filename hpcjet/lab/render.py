@@ -142,7 +142,7 @@ set -eu
 for procs in {procs}; do echo $$ >"$procs"; done
 mount --bind {layout.etc}/hosts /etc/hosts
 mount --bind {layout.etc} /etc/slurm
-exec setpriv --reuid {uid} --regid {gid} --clear-groups -- "$@"
+exec setpriv --reuid {uid} --regid {gid} --clear-groups -- /usr/bin/env -- "$@"
 """
 
 

@@ -9,6 +9,10 @@ from hpcjet.lab.layout import USER, Layout
 from hpcjet.lab.process import clean_environment, run
 
 
+LOSE_ROOTS_RIGHTS = ("/usr/bin/env", "--")
+"""Between setpriv and the command: setpriv still looks its command up with root's right to enter every folder."""
+
+
 class User(NamedTuple):
     """An account of this machine, with the home directory that all nodes share."""
 
@@ -64,7 +68,7 @@ def user_environment(layout: Layout, user: User) -> dict[str, str]:
 
 def become(user: User) -> list[str]:
     """The words in front of a command that make root run it as the user."""
-    return ["setpriv", f"--reuid={user.uid}", f"--regid={user.gid}", "--clear-groups", "--"]
+    return ["setpriv", f"--reuid={user.uid}", f"--regid={user.gid}", "--clear-groups", "--", *LOSE_ROOTS_RIGHTS]
 
 
 def _with_home(layout: Layout) -> User:
