@@ -8,7 +8,6 @@ from hpcjet.errors import LabError
 from hpcjet.lab.layout import USER, Layout
 from hpcjet.lab.process import clean_environment, run
 
-
 LOSE_ROOTS_RIGHTS = ("/usr/bin/env", "--")
 """Between setpriv and the command: setpriv still looks its command up with root's right to enter every folder."""
 
