@@ -2,12 +2,13 @@
 
 import json
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launching import Login, interrupt, kill_driver, leftovers, only_run, recorded, run_of, wait_for
+from launching import PROJECT, Login, interrupt, kill_driver, leftovers, only_run, recorded, run_of, wait_for
 
 from hpcjet.lab import Lab
 
@@ -82,6 +83,15 @@ def test_nothing_in_the_run_directory_is_open_to_others(login: Login, root: Path
     assert token.stat().st_mode & 0o777 == 0o600
     for log in done.run.path.rglob("*.log"):
         assert token.read_text() not in log.read_text(errors="replace"), log
+
+
+def test_root_goes_on_as_the_labs_user(lab: Lab, login: Login) -> None:
+    command = [sys.executable, "-m", "hpcjet.launch", "+exp=noop", *NODES]
+    done = subprocess.run(command, cwd=PROJECT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = run_of(done.stdout)
+    assert run and run.path.is_relative_to(login.home)
+    assert run.path.stat().st_uid == lab.user.uid
 
 
 def test_a_partition_that_does_not_exist(login: Login, root: Path) -> None:
