@@ -13,7 +13,8 @@ if [ "$(id -u)" != 0 ]; then
   exit 2
 fi
 export DEBIAN_FRONTEND=noninteractive
-apt-get update --quiet --quiet
+# A source of this machine that does not answer is no reason to stop: the lists that there are may do.
+apt-get update --quiet --quiet || echo 'apt-get update failed; going on' >&2
 # No daemon of a package may start: the lab brings up its own, and takes them down again.
 policy=/usr/sbin/policy-rc.d
 if [ ! -e $policy ]; then
