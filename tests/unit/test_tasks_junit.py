@@ -144,10 +144,17 @@ class T(unittest.TestCase):
 """
 
 
+IMPORT_WRITER = """\
+import sys
+if sys.version_info < (3, 12): import test.support.testresult as m
+else: import test.libregrtest.testresult as m
+"""
+
+
 def _python_with_test_suite() -> str:
     """Debian has it in a package of its own, libpython3.11-testsuite."""
     for python in (sys.executable, "/usr/bin/python3"):
-        if subprocess.run([python, "-c", "import test.libregrtest"], capture_output=True).returncode == 0:
+        if subprocess.run([python, "-W", "ignore", "-c", IMPORT_WRITER], capture_output=True).returncode == 0:
             return python
     raise AssertionError("no Python with its own test suite: apt-get install libpython3.11-testsuite")
 
@@ -157,9 +164,7 @@ def test_real_regrtest_report(tmp_path: Path) -> None:
     python = _python_with_test_suite()
     (tmp_path / "test_t.py").write_text(REGRTEST)
     script = (
-        "import sys, unittest, xml.etree.ElementTree as ET\n"
-        "if sys.version_info < (3, 12): import test.support.testresult as m\n"
-        "else: import test.libregrtest.testresult as m\n"
+        f"{IMPORT_WRITER}import unittest, xml.etree.ElementTree as ET\n"
         "m.RegressionTestResult.USE_XML = True\n"
         "runner = m.QuietRegressionTestRunner(open('/dev/null', 'w'))\n"
         "result = runner.run(unittest.defaultTestLoader.loadTestsFromName('test_t'))\n"
