@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcjet.cluster.address import socket_path_fits
+from hpcjet.cluster.leftovers import PREFIX, held, sweep
 from hpcjet.cluster.place import Place
 from hpcjet.cluster.rendezvous import Rendezvous
 from hpcjet.errors import BootstrapError
@@ -50,13 +51,15 @@ class Site:
 
 @contextlib.contextmanager
 def prepared_site(plan: Plan, place: Place) -> Iterator[Site]:
-    """A site whose temp folder is removed at the end."""
+    """A site whose temp folder is removed at the end; those of agents that were killed before are removed first."""
     temp = private_temp(os.environ)
     try:
-        site = Site(plan, place, temp, {**node_environment(plan, place, os.environ), TEMP_VARIABLE: str(temp)})
-        site.meeting.open()
-        site.logs.mkdir(mode=0o700, parents=True, exist_ok=True)
-        yield site
+        with held(temp):
+            sweep(temp.parent)
+            site = Site(plan, place, temp, {**node_environment(plan, place, os.environ), TEMP_VARIABLE: str(temp)})
+            site.meeting.open()
+            site.logs.mkdir(mode=0o700, parents=True, exist_ok=True)
+            yield site
     finally:
         remove_tree(temp)
 
@@ -69,7 +72,7 @@ def private_temp(env: Mapping[str, str]) -> Path:
             continue
         tried.append(base)
         with contextlib.suppress(OSError):
-            folder = Path(tempfile.mkdtemp(prefix="hj-", dir=base))
+            folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
             if socket_path_fits(folder):
                 # Sandboxes of root's runs belong to another user, who must be able to pass through.
                 folder.chmod(0o711)

@@ -1,0 +1,51 @@
+"""Temp folders of node agents that were killed: nobody else removes them, so the next agent on the node does."""
+
+import contextlib
+import fcntl
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from hpcjet.sandbox.scratch import remove_tree
+
+PREFIX = "hj-"
+OWNER = ".hpcjet-agent"
+"""Marks a folder as one of ours; one without it is just being made, or somebody else's."""
+
+_log = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Mark a temp folder as in use for as long as the block, or this process, lasts; it lies on a local disk."""
+    descriptor = os.open(folder / OWNER, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def sweep(base: Path) -> None:
+    """Remove the temp folders in `base` that are ours and whose agent is gone."""
+    for folder in base.glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if folder.is_symlink() or folder.stat().st_uid != os.geteuid() or not _left_behind(folder):
+                continue
+            _log.info("removing %s, which an agent that was killed left behind", folder)
+            remove_tree(folder)
+
+
+def _left_behind(folder: Path) -> bool:
+    try:
+        descriptor = os.open(folder / OWNER, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True

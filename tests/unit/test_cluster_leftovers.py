@@ -1,0 +1,49 @@
+"""Temp folders that agents left behind are removed; those in use, those of others and new ones are not."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from hpcjet.cluster.leftovers import OWNER, held, sweep
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from hpcjet.cluster.leftovers import held
+with held(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_only_folders_of_dead_agents_are_removed(tmp_path: Path) -> None:
+    used, new, other = (tmp_path / name for name in ("hj-used", "hj-unmarked", "else"))
+    for folder in (used, new, other):
+        (folder / "inner").mkdir(parents=True)
+    with held(used):
+        sweep(tmp_path)
+        assert {path.name for path in tmp_path.iterdir()} == {"hj-used", "hj-unmarked", "else"}
+    sweep(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"hj-unmarked", "else"}
+
+
+def test_kill_9_lets_go(tmp_path: Path) -> None:
+    folder = tmp_path / "hj-killed"
+    folder.mkdir()
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE, text=True) as agent:
+        assert agent.stdout and agent.stdout.readline() == "held\n"
+        sweep(tmp_path)
+        assert (folder / OWNER).exists()
+        agent.send_signal(signal.SIGKILL)
+    sweep(tmp_path)
+    assert not folder.exists()
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / OWNER).touch()
+    (tmp_path / "hj-link").symlink_to(precious)
+    sweep(tmp_path)
+    assert precious.is_dir()
