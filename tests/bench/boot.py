@@ -21,10 +21,10 @@ from launching import Login
 
 NODES = 3
 WORK = """\
-import os, socket, ray
+import os, socket, time, ray
 ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
 while sum(node["Alive"] for node in ray.nodes()) < int(os.environ["NODES"]):
-    pass
+    time.sleep(0.05)
 ask = ray.remote(num_cpus=1, scheduling_strategy="SPREAD")(lambda: socket.gethostname())
 print(sorted(set(ray.get([ask.remote() for _ in range(6)]))))
 """
