@@ -2,17 +2,16 @@
 
 import json
 import logging
-import shutil
 import signal
 import socket
 import time
 from contextlib import ExitStack
-from pathlib import Path
 
 from hpcjet.cluster.address import address_of_head, interface_address
 from hpcjet.cluster.child import Child, tail
 from hpcjet.cluster.ports import PortBlock, free_block
-from hpcjet.cluster.ray_args import head_args, object_store_bytes
+from hpcjet.cluster.ray_args import head_args
+from hpcjet.cluster.ray_process import object_store, ray_ended, start_ray
 from hpcjet.cluster.rendezvous import DONE, HEAD, node_mark
 from hpcjet.cluster.site import Site
 from hpcjet.errors import EXIT_CLUSTER, BootstrapError, NodeLostError, WorkloadError
@@ -26,9 +25,9 @@ def run_head(site: Site, hosts: list[str]) -> int:
     with ExitStack() as stack:
         stack.callback(_await_workers_end, site)
         stack.callback(lambda: site.meeting.leave(DONE, {"exit_code": code}))
-        ray = _start(site, "ray", [site.plan.python, "-u", "-m", "hpcjet.cluster.raynode"])
+        ray = start_ray(site)
         stack.callback(ray.stop, 0)
-        driver = _start(site, "driver", site.plan.driver)
+        driver = Child("driver", site.plan.driver, env=site.env, log=site.log("driver"))
         stack.callback(driver.stop, site.plan.end_timeout_s)
         address, ports = _address(site, hosts), _ports(site)
         ray.say(json.dumps(_head_args(site, address, ports)))
@@ -38,10 +37,6 @@ def run_head(site: Site, hosts: list[str]) -> int:
         _log.info("Ray's head is up at %s:%d", address, ports.gcs)
         code = _supervise(site, ray, driver)
     return code
-
-
-def _start(site: Site, name: str, argv: list[str] | tuple[str, ...]) -> Child:
-    return Child(name, argv, env=site.env, log=site.log(name))
 
 
 def _address(site: Site, hosts: list[str]) -> str:
@@ -60,17 +55,11 @@ def _head_args(site: Site, address: str, ports: PortBlock) -> list[str]:
     )
 
 
-def object_store(site: Site) -> int:
-    """Bytes of Ray's object store on this node."""
-    free = shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else 1 << 62
-    return object_store_bytes(site.place, asked_gb=site.plan.object_store_gb, shm_free_bytes=free)
-
-
 def _await_gcs(site: Site, ray: Child, address: str, ports: PortBlock) -> None:
     deadline = time.monotonic() + site.plan.boot_timeout_s
     while not _listens(address, ports.gcs):
         if ray.returncode is not None:
-            raise BootstrapError(_ray_ended(site, ray, "did not start"))
+            raise BootstrapError(ray_ended(site, ray, "did not start"))
         if time.monotonic() > deadline:
             raise BootstrapError(
                 f"Ray's head on {site.place.host} did not listen on {address}:{ports.gcs} within "
@@ -87,16 +76,12 @@ def _listens(address: str, port: int) -> bool:
         return False
 
 
-def _ray_ended(site: Site, ray: Child, what: str) -> str:
-    return f"Ray on {site.place.host} {what} (exit code {ray.returncode}); {ray.log} ends with:\n{tail(ray.log)}"
-
-
 def _supervise(site: Site, ray: Child, driver: Child) -> int:
     """Until the driver ends: its exit code. Raises HpcjetError when Ray or too many nodes are lost before."""
     look_at_nodes = 0.0
     while (code := driver.returncode) is None:
         if ray.returncode is not None:
-            raise NodeLostError(_ray_ended(site, ray, "ended before the work was done"))
+            raise NodeLostError(ray_ended(site, ray, "ended before the work was done"))
         if time.monotonic() > look_at_nodes:
             _check_workers(site)
             look_at_nodes = time.monotonic() + 1.0

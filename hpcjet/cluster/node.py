@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hpcjet.cluster.child import adopt_orphans, end_orphans
 from hpcjet.cluster.head import run_head
-from hpcjet.cluster.place import Place, available_memory, local_place, slurm_place
+from hpcjet.cluster.place import GIB, Place, available_memory, local_place, slurm_place
 from hpcjet.cluster.signals import Interrupted, signals_raise
 from hpcjet.cluster.site import prepared_site
 from hpcjet.cluster.state import Phase, RunState, read_state, write_state
@@ -29,7 +29,6 @@ from hpcjet.runlock import RunLock
 from hpcjet.slurm.nodelist import expand
 from hpcjet.slurm.submission import Submission
 
-GIB = 1024**3
 _log = logging.getLogger(__name__)
 
 

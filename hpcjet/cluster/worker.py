@@ -6,10 +6,10 @@ import time
 from contextlib import ExitStack
 
 from hpcjet.cluster.address import address_towards, interface_address
-from hpcjet.cluster.child import Child, tail
-from hpcjet.cluster.head import object_store
+from hpcjet.cluster.child import Child
 from hpcjet.cluster.ports import free_block
 from hpcjet.cluster.ray_args import worker_args
+from hpcjet.cluster.ray_process import object_store, ray_ended, start_ray
 from hpcjet.cluster.rendezvous import DONE, HEAD, node_mark
 from hpcjet.cluster.site import Site
 from hpcjet.errors import BootstrapError, HpcjetError, NodeLostError
@@ -26,7 +26,7 @@ def run_worker(site: Site) -> int:
     rank = site.place.rank
     with ExitStack() as stack:
         stack.callback(lambda: site.meeting.leave(node_mark("ended", rank), {"host": site.place.host}))
-        ray = Child("ray", [site.plan.python, "-u", "-m", "hpcjet.cluster.raynode"], env=site.env, log=site.log("ray"))
+        ray = start_ray(site)
         stack.callback(ray.stop, 0)
         try:
             _join(site, ray)
@@ -44,7 +44,7 @@ def _join(site: Site, ray: Child) -> None:
         if DONE in site.meeting.names():
             raise HeadEnded
         if ray.returncode is not None:
-            raise BootstrapError(_ended(site, ray, "did not start"))
+            raise BootstrapError(ray_ended(site, ray, "did not start"))
 
     what = f"the head on {site.place.first_host}"
     head = site.meeting.await_word(HEAD, timeout_s=site.plan.boot_timeout_s, check=check, what=what)
@@ -66,7 +66,7 @@ def _stay(site: Site, ray: Child) -> None:
     while DONE not in site.meeting.names():
         if ray.returncode is not None:
             _await_done(site, 2.0)
-            raise NodeLostError(_ended(site, ray, "ended before the work was done"))
+            raise NodeLostError(ray_ended(site, ray, "ended before the work was done"))
         time.sleep(0.1)
     raise HeadEnded
 
@@ -78,7 +78,3 @@ def _await_done(site: Site, timeout_s: float) -> None:
         if DONE in site.meeting.names():
             raise HeadEnded
         time.sleep(0.1)
-
-
-def _ended(site: Site, ray: Child, what: str) -> str:
-    return f"Ray on {site.place.host} {what} (exit code {ray.returncode}); {ray.log} ends with:\n{tail(ray.log)}"

@@ -5,7 +5,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import token_hex
 
@@ -15,17 +15,18 @@ from hpcjet.engine.session import session_id
 from hpcjet.errors import HpcjetError, SandboxError, StoreError, TaskError
 from hpcjet.rundir import Artifacts, RunDir, atomic_write
 from hpcjet.sandbox import Limits, Sandbox, SandboxSpec, View, open_sandbox
+from hpcjet.sandbox.spec import GIB
 from hpcjet.swe.janitor import Janitor
 from hpcjet.swe.record import Record
 from hpcjet.swe.scaffold import Outcome, ScaffoldSettings, get_scaffold
 from hpcjet.tasks.patch import Diff, PatchError, base_git, take_diff
+from hpcjet.tasks.stopwatch import stage
 from hpcjet.tasks.task import TESTBED, Task
 from hpcjet.tasks.tree import PreparedTree, TreeStore
 from hpcjet.tasks.verdict import Verdict
 from hpcjet.tasks.verify import Verification, verify
 
 _log = logging.getLogger(__name__)
-GIB = 1024**3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,21 +62,6 @@ class Job:
         return self.task.instance_id, self.attempt
 
 
-@dataclass
-class _Clock:
-    """Wall seconds by stage."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        begin = time.monotonic()
-        try:
-            yield
-        finally:
-            self.seconds[name] = round(self.seconds.get(name, 0.0) + time.monotonic() - begin, 4)
-
-
 class Attempter:
     """Makes attempts, from any number of threads."""
 
@@ -89,7 +75,7 @@ class Attempter:
 
     def make(self, job: Job) -> Record:
         """Make an attempt. Never raises: what goes wrong is in the record."""
-        begin, clock = time.time(), _Clock()
+        seconds: dict[str, float] = {}
         files = RunDir(self._settings.run_dir).artifacts(job.task.instance_id, job.attempt)
         record = Record(
             instance_id=job.task.instance_id,
@@ -98,12 +84,12 @@ class Attempter:
             tries=job.tries,
             scaffold=self._settings.scaffold,
             node=socket.gethostname(),
-            started=begin,
+            started=time.time(),
             artifacts=str(files.path.relative_to(self._settings.run_dir)),
         )
         try:
-            with clock.stage("total"):
-                record = self._make(job, record, files, clock)
+            with stage(seconds, "total"):
+                record = self._make(job, record, files, seconds)
         except HpcjetError as error:
             record = replace(record, failure=_failure_class(error), detail=_first_line(error))
         except OSError as error:
@@ -112,40 +98,40 @@ class Attempter:
             # One attempt's surprise must not take the process with it, in which many others are made.
             _log.exception("attempt %s failed", job.key)
             record = replace(record, failure="internal", detail=f"{type(error).__name__}: {_first_line(error)}")
-        return replace(record, seconds=clock.seconds)
+        return replace(record, seconds=seconds)
 
-    def _make(self, job: Job, record: Record, files: Artifacts, clock: _Clock) -> Record:
+    def _make(self, job: Job, record: Record, files: Artifacts, seconds: dict[str, float]) -> Record:
         files.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with clock.stage("tree"):
+        with stage(seconds, "tree"):
             tree = self._trees.prepare(job.task)
         with self._scratch() as scratch:
-            record, diff = self._let_agent_work(job, record, files, clock, tree, scratch)
+            record, diff = self._let_agent_work(job, record, files, seconds, tree, scratch)
             if diff is None:
                 return record
-            with clock.stage("verify"):
+            with stage(seconds, "verify"):
                 verification = self._verify(job.task, tree, diff, files, scratch)
-        for stage in ("rebuild", "tests"):
-            if stage in verification.seconds:
-                clock.seconds[stage] = verification.seconds[stage]
+        for name in ("rebuild", "tests"):
+            if name in verification.seconds:
+                seconds[name] = verification.seconds[name]
         return _judged(record, verification)
 
     def _let_agent_work(
-        self, job: Job, record: Record, files: Artifacts, clock: _Clock, tree: PreparedTree, scratch: Path
+        self, job: Job, record: Record, files: Artifacts, seconds: dict[str, float], tree: PreparedTree, scratch: Path
     ) -> tuple[Record, Diff | None]:
         """The record with what the agent did, and its change; None if there is nothing to judge."""
-        with clock.stage("open"):
+        with stage(seconds, "open"):
             sandbox = open_sandbox(self._settings.sandbox, self._spec(tree, scratch / "agent"))
         with sandbox:
-            with clock.stage("agent"):
+            with stage(seconds, "agent"):
                 outcome = self._run_scaffold(job, sandbox, files)
-            clock.seconds["llm"] = round(outcome.llm_s, 4)
+            seconds["llm"] = round(outcome.llm_s, 4)
             record = replace(
                 record, exit_status=outcome.exit_status, steps=outcome.steps, tokens=outcome.tokens,
                 failure=outcome.failure, detail=outcome.detail,
             )  # fmt: skip
             if outcome.failure:
                 return record, None
-            with clock.stage("diff"):
+            with stage(seconds, "diff"):
                 try:
                     diff = take_diff(sandbox, tree, job.task, sandbox_config=self._settings.sandbox)
                 except PatchError as error:

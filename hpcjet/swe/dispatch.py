@@ -9,6 +9,7 @@ from typing import Any
 
 from hpcjet.config.exp import SweConfig
 from hpcjet.errors import BootstrapError, SandboxError
+from hpcjet.sandbox.spec import GIB
 from hpcjet.swe.attempt import AttemptSettings, Job
 from hpcjet.swe.host import AttemptHost
 from hpcjet.swe.record import Record
@@ -16,7 +17,6 @@ from hpcjet.tasks.verdict import Verdict
 from hpcjet.workload import Cluster
 
 _log = logging.getLogger(__name__)
-GIB = 1024**3
 LOOK_FOR_NODES_S = 2.0
 START_S = 300.0
 """For a worker process to start."""

@@ -9,7 +9,7 @@ from hpcjet.errors import ConfigError
 from hpcjet.plan import read_plan
 from hpcjet.rundir import RunDir, atomic_write
 from hpcjet.swe.html import write_report
-from hpcjet.swe.store import ResultStore
+from hpcjet.swe.store import Index, ResultStore
 from hpcjet.swe.summary import Summary, summarise
 from hpcjet.tasks.jsonl import load_tasks
 from hpcjet.tasks.task import Task
@@ -20,19 +20,23 @@ ORACLE_LABEL = "oracle (plays known solutions, no model)"
 def summarise_run(run: RunDir) -> tuple[Summary, str]:
     """The figures so far, and what played the model. Raises ConfigError if this is no run of exp=swe."""
     config, tasks = _read(run)
-    assert isinstance(config.exp, SweConfig)
-    records = ResultStore(run.results).index().records()
-    return summarise(records, [task.instance_id for task in tasks], config.exp.attempts), engine_label(config)
+    return _summary(config, tasks, ResultStore(run.results).index()), engine_label(config)
 
 
 def write_reports(run: RunDir) -> Summary:
     """Write report.html and summary.json from what is recorded."""
-    _, tasks = _read(run)
-    summary, engine = summarise_run(run)
-    records = ResultStore(run.results).index().records()
-    write_report(run, summary=summary, records=records, tasks={task.instance_id: task for task in tasks}, engine=engine)
+    config, tasks = _read(run)
+    index = ResultStore(run.results).index()
+    summary = _summary(config, tasks, index)
+    by_id = {task.instance_id: task for task in tasks}
+    write_report(run, summary=summary, records=index.records(), tasks=by_id, engine=engine_label(config))
     atomic_write(run.summary, json.dumps(summary.to_json(), indent=2))
     return summary
+
+
+def _summary(config: LaunchConfig, tasks: list[Task], index: Index) -> Summary:
+    assert isinstance(config.exp, SweConfig)
+    return summarise(index.records(), [task.instance_id for task in tasks], config.exp.attempts)
 
 
 def engine_label(config: LaunchConfig) -> str:

@@ -3,9 +3,6 @@
 import errno
 import os
 import shlex
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex
@@ -21,6 +18,7 @@ from hpcjet.tasks.gitbox import base_git, git_setup, new_place
 from hpcjet.tasks.junit import MAX_BYTES, Outcome, ReportError, parse_junit
 from hpcjet.tasks.layer import needs_rebuild
 from hpcjet.tasks.sections import Section, paths_of, sections
+from hpcjet.tasks.stopwatch import stage
 from hpcjet.tasks.task import TESTBED, Task
 from hpcjet.tasks.tree import PreparedTree
 from hpcjet.tasks.verdict import Verdict
@@ -54,14 +52,6 @@ class TestRun:
     """Why there are no outcomes."""
     returncode: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        begin = time.monotonic()
-        try:
-            yield
-        finally:
-            self.seconds[name] = round(time.monotonic() - begin, 4)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,15 +95,15 @@ def _run_tests(task: Task, tree: PreparedTree, change: tuple[Section, ...], run:
     folder.mkdir(mode=0o700)
     identity(place.sandbox).own(folder)
     shown = Mount(source=folder, target=f"/run/report-{token_hex(8)}", writable=True)
-    with run.stage("open"):
+    with stage(run.seconds, "open"):
         sandbox = open_sandbox(place.sandbox, _spec(tree, shown, place))
     with sandbox:
-        with run.stage("apply"):
+        with stage(run.seconds, "apply"):
             run.applied = _apply(sandbox, tree, change, sections(task.test_patch_bytes), place)
         if needs_rebuild(task.recipe, paths_of((*change, *sections(task.test_patch_bytes)))):
-            with run.stage("rebuild"):
+            with stage(run.seconds, "rebuild"):
                 _rebuild(sandbox, task, place)
-        with run.stage("tests"):
+        with stage(run.seconds, "tests"):
             done = sandbox.run(_command(task, shown.target, place), timeout_s=place.timeout_s)
     _keep(place, "tests.log", done.output)
     _check_limits(done, place, what="the tests")
