@@ -2,6 +2,7 @@
 
 <root>/<exp>/<YYYYmmdd-HHMMSS>-<short id>/
 ├── config.yaml  plan.json  job.sbatch  submission.json  state.json  progress.json  summary.json  report.html
+├── events.jsonl                           what happened when
 ├── submit/                                submitit's own files
 ├── logs/<allocation>-<restart>/<node>.log
 ├── rendezvous/<allocation>-<restart>/     where the nodes of one allocation find each other
@@ -80,6 +81,11 @@ class RunDir:
     @property
     def state(self) -> Path:
         return self.path / "state.json"
+
+    @property
+    def events(self) -> Path:
+        """What happened in its life, and when."""
+        return self.path / "events.jsonl"
 
     @property
     def report(self) -> Path:

@@ -1,0 +1,146 @@
+"""events.jsonl: what happened in the life of a run, and when; the timeline of `hpcjet status` is made of it.
+
+One JSON object per line: {"t": unix seconds, "event": ..., "allocation": ..., "restart": n, ...facts}. All writers of
+one allocation are on its head node: two machines that append to a file on NFS would overwrite each other.
+"""
+
+import json
+import logging
+import math
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+_log = logging.getLogger(__name__)
+
+Fact = str | int | float
+
+_LONGEST_FACT = 500
+"""Letters of one text; a reason may carry the end of a log, which has its own file."""
+_BATCH_BYTES = 64 * 1024
+_START = b'{"t": '
+
+
+class Event(str, Enum):
+    """What happened; behind it the facts that belong to it."""
+
+    submitted = "submitted"
+    allocated = "allocated"
+    """Slurm gave the nodes."""
+    agent_up = "agent_up"
+    """host, rank: the node's agent started."""
+    ray_up = "ray_up"
+    """host: Ray runs on that node."""
+    ready = "ready"
+    """nodes: at least the minimum is in Ray."""
+    workload_start = "workload_start"
+    workload_end = "workload_end"
+    """exit_code"""
+    node_lost = "node_lost"
+    """host, reason"""
+    stop_asked = "stop_asked"
+    """reason: preempted, time limit, cancelled"""
+    requeued = "requeued"
+    released = "released"
+    """exit_code: all node agents ended."""
+
+
+class Events:
+    """Appends to the events of one allocation; no failure to write ever reaches the caller."""
+
+    def __init__(self, file: Path, *, allocation: str, restart: int) -> None:
+        self._file = file
+        self._allocation = allocation
+        self._restart = restart
+        self._warned = False
+
+    def note(self, event: Event, *, at: float | None = None, **facts: Fact) -> None:
+        """Add one event; `at` in Unix seconds, now if it is None."""
+        self._append(self._line(event, at, facts))
+
+    def note_each(self, event: Event, notes: Iterable[tuple[float, Mapping[str, Fact]]]) -> None:
+        """Add one event per (Unix seconds, facts), in few writes: on a network file system each takes milliseconds."""
+        batch = b""
+        for at, facts in notes:
+            batch += self._line(event, at, facts)
+            if len(batch) > _BATCH_BYTES:
+                self._append(batch)
+                batch = b""
+        if batch:
+            self._append(batch)
+
+    def _line(self, event: Event, at: float | None, facts: Mapping[str, Fact]) -> bytes:
+        head = {"t": round(time.time() if at is None else at, 3), "event": event.value}
+        whose = {"allocation": self._allocation, "restart": self._restart}
+        rest = {name: _short(value) for name, value in facts.items() if name not in {*head, *whose}}
+        return json.dumps({**head, **whose, **rest}, default=str).encode() + b"\n"
+
+    def _append(self, data: bytes) -> None:
+        try:
+            descriptor = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                written = os.write(descriptor, data)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            self._warn(error.strerror or str(error))
+        else:
+            if written < len(data):
+                self._warn("no space left")
+
+    def _warn(self, why: str) -> None:
+        if not self._warned:
+            self._warned = True
+            _log.warning("%s cannot be written (%s): the timeline of hpcjet status will have gaps", self._file, why)
+
+
+def _short(value: Fact) -> Fact:
+    return value[: _LONGEST_FACT - 3] + "..." if isinstance(value, str) and len(value) > _LONGEST_FACT else value
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the file, as it was written; times of different machines may differ by the error of their clocks."""
+
+    t: float
+    """Unix seconds."""
+    event: str
+    """The value of an Event, or a word that only a later version of hpcjet knows."""
+    allocation: str
+    restart: int
+    facts: dict[str, Fact] = field(default_factory=dict)
+
+    @property
+    def host(self) -> str:
+        return str(self.facts.get("host", "?"))
+
+
+def read_events(file: Path) -> list[Entry]:
+    """The events in the order in which they were written, without lines that a crash or a full disk left torn."""
+    try:
+        data = file.read_bytes()
+    except FileNotFoundError:
+        return []
+    return list(_entries(data))
+
+
+def _entries(data: bytes) -> Iterator[Entry]:
+    for line in data.split(b"\n"):
+        # A torn line has no end: the next one is glued to it. Within a text this start would have its quotes escaped.
+        entry = _entry(line[max(line.rfind(_START), 0) :])
+        if entry is not None:
+            yield entry
+
+
+def _entry(line: bytes) -> Entry | None:
+    try:
+        values = json.loads(line)
+        known = {name: values.pop(name) for name in ("event", "allocation", "restart")}
+        entry = Entry(float(values.pop("t")), **known, facts=values)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        return None
+    kinds = isinstance(entry.event, str) and isinstance(entry.allocation, str) and isinstance(entry.restart, int)
+    return entry if kinds and math.isfinite(entry.t) else None
