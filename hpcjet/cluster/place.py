@@ -1,13 +1,17 @@
 """Where a node agent finds itself: its allocation, its rank, and its share of the node."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcjet.cluster.cgroup import Limits, meminfo, memory_limits
+from hpcjet.cluster.gpus import slurm_gpus
 from hpcjet.errors import BootstrapError
 
 GIB = 1024**3
+UNITS = {"K": 1024, "M": 1024**2, "G": GIB, "T": 1024 * GIB}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +30,8 @@ class Place:
     memory_bytes: int
     first_host: str
     """The head's host name."""
+    warnings: tuple[str, ...] = ()
+    """Where what Slurm says and what the kernel allows differ; the lower number was taken."""
 
     @property
     def name(self) -> str:
@@ -37,30 +43,35 @@ class Place:
         return self.rank == 0
 
 
-def slurm_place(env: Mapping[str, str], *, host: str, first_host: str, memory_bytes: int) -> Place:
+def slurm_place(
+    env: Mapping[str, str], *, host: str, first_host: str, memory_bytes: int, limits: Limits | None = None
+) -> Place:
     """The place that the variables of a Slurm step tell; `memory_bytes` is used where Slurm names no memory.
 
-    Raises BootstrapError if there is more than one task per node: two agents on a node would start two Rays.
+    `limits` are the kernel's (`kernel_limits()`): of two numbers the lower is taken, with a warning. Raises
+    BootstrapError if there is more than one task per node (two agents on a node would start two Rays), and where the
+    variables cannot be those of one step.
     """
-    num_nodes = int(env.get("SLURM_STEP_NUM_NODES") or env["SLURM_JOB_NUM_NODES"])
-    num_tasks = int(env.get("SLURM_STEP_NUM_TASKS") or num_nodes)
-    if num_tasks != num_nodes:
-        raise BootstrapError(
-            f"the job step has {num_tasks} tasks on {num_nodes} nodes: hpcjet needs one per node; "
-            "remove ntasks and ntasks-per-node from cluster.sbatch and cluster.srun_args"
-        )
-    cpus = int(env.get("SLURM_CPUS_ON_NODE") or 1)
+    limits = limits or Limits()
+    num_nodes = _num_nodes(env)
+    rank = _rank(env, num_nodes)
+    given, warnings = _slurm_cpus(env, rank, num_nodes)
+    cpus = min(given or limits.cpus or 1, limits.cpus or given or 1)
+    gpus, gpu_warnings = slurm_gpus(env, host)
+    asked = _slurm_memory(env, given or cpus, gpus)
+    memory = min(asked or memory_bytes, limits.memory_bytes or asked or memory_bytes)
     array = env.get("SLURM_ARRAY_JOB_ID")
     return Place(
         allocation=f"{array}_{env['SLURM_ARRAY_TASK_ID']}" if array else env["SLURM_JOB_ID"],
         restart=int(env.get("SLURM_RESTART_COUNT") or 0),
-        rank=int(env["SLURM_NODEID"]),
+        rank=rank,
         num_nodes=num_nodes,
         host=host,
         cpus=cpus,
-        gpus=_slurm_gpus(env),
-        memory_bytes=_slurm_memory(env, cpus) or memory_bytes,
+        gpus=gpus,
+        memory_bytes=memory,
         first_host=first_host,
+        warnings=(*warnings, *_limited(host, cpus, given, memory, asked), *gpu_warnings),
     )
 
 
@@ -79,47 +90,91 @@ def local_place(*, host: str, cpus: int, gpus: int, memory_bytes: int, restart: 
     )
 
 
-def _slurm_gpus(env: Mapping[str, str]) -> int:
-    if env.get("SLURM_GPUS_ON_NODE", "").isdigit():
-        return int(env["SLURM_GPUS_ON_NODE"])
-    listed = env.get("SLURM_STEP_GPUS") or env.get("SLURM_JOB_GPUS") or ""
-    return len([each for each in listed.split(",") if each])
+def available_memory(*, proc: Path = Path("/proc"), cgroup_root: Path = Path("/sys/fs/cgroup")) -> int:
+    """Bytes that this process may still use: what is free, or the lowest limit of its control groups."""
+    return min([meminfo(proc)["MemAvailable"], *memory_limits(proc, cgroup_root)])
 
 
-def _slurm_memory(env: Mapping[str, str], cpus: int) -> int | None:
-    """Slurm gives MiB, per node or per CPU; 0 means all of the node."""
-    if per_node := int(env.get("SLURM_MEM_PER_NODE") or 0):
-        return per_node * 1024**2
-    if per_cpu := int(env.get("SLURM_MEM_PER_CPU") or 0):
-        return per_cpu * cpus * 1024**2
+def _num_nodes(env: Mapping[str, str]) -> int:
+    num_nodes = int(env.get("SLURM_STEP_NUM_NODES") or env["SLURM_JOB_NUM_NODES"])
+    num_tasks = int(env.get("SLURM_STEP_NUM_TASKS") or num_nodes)
+    if num_tasks != num_nodes:
+        raise BootstrapError(
+            f"the job step has {num_tasks} tasks on {num_nodes} nodes: hpcjet needs one per node; "
+            "remove ntasks and ntasks-per-node from cluster.sbatch and cluster.srun_args"
+        )
+    return num_nodes
+
+
+def _rank(env: Mapping[str, str], num_nodes: int) -> int:
+    rank = env.get("SLURM_NODEID", "")
+    if not rank.isdigit() or int(rank) >= num_nodes:
+        raise BootstrapError(
+            f"SLURM_NODEID={rank} is not the number of a node of a step of {num_nodes} nodes (0 to {num_nodes - 1}): "
+            "start one node agent per node with srun, and do not set Slurm's variables yourself"
+        )
+    return int(rank)
+
+
+def _slurm_cpus(env: Mapping[str, str], rank: int, num_nodes: int) -> tuple[int | None, list[str]]:
+    """(the lowest that Slurm's variables tell, None if they tell nothing; warnings)"""
+    told, warnings = {}, []
+    if on_node := env.get("SLURM_CPUS_ON_NODE"):
+        told["SLURM_CPUS_ON_NODE"] = _positive(on_node)
+    # The list is of the job's nodes: where a step has only some of them, its ranks do not count along it.
+    if (per_node := env.get("SLURM_JOB_CPUS_PER_NODE")) and env.get("SLURM_JOB_NUM_NODES") == str(num_nodes):
+        counts = repeated(per_node)
+        told["SLURM_JOB_CPUS_PER_NODE"] = counts[rank] if len(counts) == num_nodes else None
+    for key, count in told.items():
+        if count is None:
+            warnings.append(f"{key}={env[key]} does not tell the CPUs of node {rank} of {num_nodes}; it is ignored")
+    known = {key: count for key, count in told.items() if count}
+    if len(set(known.values())) > 1:
+        counts_told = ", ".join(f"{key}: {count}" for key, count in known.items())
+        warnings.append(
+            f"the CPUs of node {rank} are told differently ({counts_told}): {min(known.values())} will be used; "
+            "for all of the job's, add --cpus-per-task to cluster.srun_args"
+        )
+    return min(known.values(), default=None), warnings
+
+
+def repeated(text: str) -> list[int]:
+    """Slurm's short form of a number per node: `72(x2),36` is 72, 72, 36. Empty if it is not of this form."""
+    counts: list[int] = []
+    for word in text.split(","):
+        found = re.fullmatch(r"\s*(\d+)(?:\(x(\d+)\))?\s*", word)
+        if not found:
+            return []
+        counts += [int(found[1])] * int(found[2] or 1)
+    return counts
+
+
+def _slurm_memory(env: Mapping[str, str], cpus: int, gpus: int) -> int | None:
+    """Bytes; Slurm tells memory per node, per CPU or per GPU, and 0 means all of the node."""
+    for key, count in (("SLURM_MEM_PER_NODE", 1), ("SLURM_MEM_PER_CPU", cpus), ("SLURM_MEM_PER_GPU", gpus)):
+        if found := re.fullmatch(r"(\d+)([KMGT]?)", env.get(key, "")):
+            unit = UNITS[found[2] or "M"]
+            if told := int(found[1]) * unit * count:
+                return told
     return None
 
 
-def available_memory(*, proc: Path = Path("/proc"), cgroup_root: Path = Path("/sys/fs/cgroup")) -> int:
-    """Bytes that this process may still use: what is free, or the cgroup's limit if that is lower (version 1 and 2)."""
-    free = _meminfo(proc / "meminfo")["MemAvailable"]
-    limits = [int(text) for path in _cgroup_limit_files(proc, cgroup_root) if (text := _read(path)).isdigit()]
-    return min([free, *limits])
+def _limited(host: str, cpus: int, given: int | None, memory: int, asked: int | None) -> list[str]:
+    """Warnings where the kernel allows less than Slurm gave."""
+    warnings = []
+    if given and cpus < given:
+        warnings.append(
+            f"Slurm gave {given} CPUs on {host} and the kernel allows {cpus} (CPU affinity or control group): "
+            f"{cpus} will be used; look at --cpus-per-task, --hint and --cpu-bind in cluster.srun_args"
+        )
+    # Sites keep a little of each node for the system.
+    if asked and memory < 0.97 * asked:
+        warnings.append(
+            f"Slurm gave {asked / GIB:.1f} GiB on {host} and the kernel allows {memory / GIB:.1f} GiB (control group "
+            "or size of the machine): that will be used; ask for it with cluster.mem_gb to be sure of it"
+        )
+    return warnings
 
 
-def _meminfo(path: Path) -> dict[str, int]:
-    lines = (line.split() for line in path.read_text().splitlines())
-    return {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines if len(words) > 1}
-
-
-def _cgroup_limit_files(proc: Path, root: Path) -> list[Path]:
-    files = []
-    for line in _read(proc / "self" / "cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            files.append(root / path.lstrip("/") / "memory.max")
-        elif "memory" in controllers.split(","):
-            files.append(root / "memory" / path.lstrip("/") / "memory.limit_in_bytes")
-    return files
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
+def _positive(text: str) -> int | None:
+    return int(text) if text.isdigit() and int(text) else None
