@@ -4,6 +4,7 @@ from pathlib import Path
 
 from hpcjet.cluster.place import GIB, Place
 from hpcjet.cluster.ports import PortBlock
+from hpcjet.errors import BootstrapError
 
 
 def head_args(place: Place, *, address: str, ports: PortBlock, temp_dir: Path, object_store_bytes: int) -> list[str]:
@@ -26,10 +27,47 @@ def worker_args(
     return [f"--address={head}", *_common(place, address, ports, temp_dir, object_store_bytes)]
 
 
+LEAST_STORE = 80 * 1024**2
+"""Ray refuses less than 75 MiB."""
+MEMORY_BESIDE = 256 * 1024**2
+"""Memory that Ray's own processes need on a node besides the object store, at the very least."""
+
+
 def object_store_bytes(place: Place, *, asked_gb: float | None, shm_free_bytes: int) -> int:
-    """A tenth of the node's memory, at most 8 GiB, or what was asked; no more than /dev/shm has. Ray needs 80 MiB."""
-    wanted = int(asked_gb * GIB) if asked_gb else min(place.memory_bytes // 10, 8 * GIB)
-    return max(80 * 1024**2, min(wanted, int(shm_free_bytes * 0.9)))
+    """The size of Ray's object store: by default a tenth of the node's memory, at most 8 GiB and what /dev/shm has.
+
+    What was asked for (cluster.object_store_gb) is given or refused, never lowered: a program that was planned with
+    it would spill to disk, or stop half-way, and nobody would know why. Raises BootstrapError then, and where the
+    job's memory is too small for any store. Where /dev/shm cannot hold even the least, as in many containers, Ray
+    keeps that little in the temp folder.
+    """
+    room = place.memory_bytes - MEMORY_BESIDE
+    if room < LEAST_STORE:
+        raise BootstrapError(
+            f"the job has {_mib(place.memory_bytes)} MiB of memory on {place.host} and Ray needs "
+            f"{_mib(LEAST_STORE + MEMORY_BESIDE)} for itself: ask for more with cluster.mem_gb (cluster.memory_gb on "
+            "this machine)"
+        )
+    if not asked_gb:
+        return max(LEAST_STORE, min(place.memory_bytes // 10, 8 * GIB, room, int(shm_free_bytes * 0.9)))
+    asked = max(LEAST_STORE, int(asked_gb * GIB))
+    if asked > room:
+        raise BootstrapError(
+            f"cluster.object_store_gb={asked_gb:g} does not fit into the job's memory on {place.host}, which is "
+            f"{place.memory_bytes / GIB:.2f} GiB, of which Ray needs {_mib(MEMORY_BESIDE)} MiB beside it: lower it, or "
+            "raise cluster.mem_gb"
+        )
+    if asked > shm_free_bytes:
+        raise BootstrapError(
+            f"cluster.object_store_gb={asked_gb:g} does not fit into /dev/shm on {place.host}, which has "
+            f"{shm_free_bytes / GIB:.2f} GiB free: lower it to {shm_free_bytes * 0.9 / GIB:.1f} or leave it out; in a "
+            "container, give it a larger /dev/shm or the host's"
+        )
+    return asked
+
+
+def _mib(size: int) -> int:
+    return size // 1024**2
 
 
 def _common(place: Place, address: str, ports: PortBlock, temp_dir: Path, object_store: int) -> list[str]:
