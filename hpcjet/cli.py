@@ -6,11 +6,17 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcjet import __version__
 from hpcjet.errors import EXIT_OK, ConfigError
 from hpcjet.launch import run_command
 from hpcjet.rundir import RunDir, find_run, runs
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hpcjet.slurm.submission import Submission
 
 ROOT = Path("runs")
 
@@ -31,8 +37,9 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"hpcjet {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add(commands, "runs", _runs, "list the runs, newest last", run=False)
-    status = _add(commands, "status", _status, "how far a run is")
+    status = _add(commands, "status", _status, "how far a run is, and how long each step of its start took")
     status.add_argument("--follow", action="store_true", help="stay until it ends")
+    status.add_argument("--events", action="store_true", help="only the raw events, one JSON object per line")
     _add(commands, "logs", _logs, "the end of each log of a run").add_argument(
         "--lines", type=int, default=20, metavar="N", help="lines of each file (default 20)"
     )
@@ -86,6 +93,9 @@ def _status(arguments: argparse.Namespace) -> int:
     from hpcjet.start import read_submission, stored_config
 
     run, console = _find(arguments), Console()
+    if arguments.events:
+        sys.stdout.write(run.events.read_text(errors="replace") if run.events.exists() else "")
+        return EXIT_OK
     submission = read_submission(run)
     if submission is None:
         raise ConfigError(f"{run} was never submitted; hpcjet resume {run}")
@@ -94,8 +104,30 @@ def _status(arguments: argparse.Namespace) -> int:
         code = follow(run, submission, console)
         print_outcome(run, console)
         return code
-    print(status_text(run, submission))
+    print(status_text(run, submission), flush=True)
+    _print_timeline(run, submission, console)
     return EXIT_OK
+
+
+def _print_timeline(run: RunDir, submission: "Submission", console: "Console") -> None:
+    from hpcjet.cluster.events import read_events
+    from hpcjet.cluster.state import read_state
+    from hpcjet.slurm.query import Stage
+    from hpcjet.slurm.submission import submission_state
+    from hpcjet.start import stored_plan
+    from hpcjet.timeline import timeline_lines, timeline_text
+
+    events, state = read_events(run.events), read_state(run.state)
+    if not events:
+        return
+    # Slurm is asked only about a run that left no last word.
+    going_on = not (state and state.final) and submission_state(submission).stage is not Stage.ended
+    now, num_nodes = time.time(), stored_plan(run).num_nodes
+    print()
+    if console.is_terminal and not console.options.ascii_only:
+        console.print(timeline_text(events, now=now, going_on=going_on, num_nodes=num_nodes), soft_wrap=True)
+    else:
+        print(*timeline_lines(events, now=now, going_on=going_on, num_nodes=num_nodes), sep="\n")
 
 
 def _logs(arguments: argparse.Namespace) -> int:

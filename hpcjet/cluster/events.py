@@ -1,12 +1,12 @@
 """events.jsonl: what happened in the life of a run, and when; the timeline of `hpcjet status` is made of it.
 
 One JSON object per line: {"t": unix seconds, "event": ..., "allocation": ..., "restart": n, ...facts}. All writers of
-one allocation are on its head node: two machines that append to a file on NFS would overwrite each other.
+one allocation are on its head node: two machines that append to a file on NFS would overwrite each other. A `noted`
+among the facts says when the head wrote the line; without it that is `t` itself.
 """
 
 import json
 import logging
-import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,12 +20,14 @@ Fact = str | int | float
 
 _LONGEST_FACT = 500
 """Letters of one text; a reason may carry the end of a log, which has its own file."""
+_LAST_S = 2.0**36
+"""Unix seconds that a calendar can show: to the year 4147."""
 _BATCH_BYTES = 64 * 1024
 _START = b'{"t": '
 
 
 class Event(str, Enum):
-    """What happened; behind it the facts that belong to it."""
+    """What happened, in the order of a life; behind it the facts that belong to it."""
 
     submitted = "submitted"
     allocated = "allocated"
@@ -37,12 +39,12 @@ class Event(str, Enum):
     ready = "ready"
     """nodes: at least the minimum is in Ray."""
     workload_start = "workload_start"
-    workload_end = "workload_end"
-    """exit_code"""
     node_lost = "node_lost"
     """host, reason"""
     stop_asked = "stop_asked"
     """reason: preempted, time limit, cancelled"""
+    workload_end = "workload_end"
+    """exit_code"""
     requeued = "requeued"
     released = "released"
     """exit_code: all node agents ended."""
@@ -73,9 +75,12 @@ class Events:
             self._append(batch)
 
     def _line(self, event: Event, at: float | None, facts: Mapping[str, Fact]) -> bytes:
-        head = {"t": round(time.time() if at is None else at, 3), "event": event.value}
+        now = time.time()
+        head = {"t": round(now if at is None else at, 3), "event": event.value}
         whose = {"allocation": self._allocation, "restart": self._restart}
         rest = {name: _short(value) for name, value in facts.items() if name not in {*head, *whose}}
+        if at is not None:
+            rest["noted"] = round(now, 3)  # `at` may be of another machine, whose clock is ahead
         return json.dumps({**head, **whose, **rest}, default=str).encode() + b"\n"
 
     def _append(self, data: bytes) -> None:
@@ -115,7 +120,10 @@ class Entry:
 
     @property
     def host(self) -> str:
-        return str(self.facts.get("host", "?"))
+        """Without the domain, which Slurm's name of a node may lack, unless it is an address."""
+        name = str(self.facts.get("host", "?"))
+        first = name.split(".")[0]
+        return name if first.isdigit() else first
 
 
 def read_events(file: Path) -> list[Entry]:
@@ -143,4 +151,4 @@ def _entry(line: bytes) -> Entry | None:
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return None
     kinds = isinstance(entry.event, str) and isinstance(entry.allocation, str) and isinstance(entry.restart, int)
-    return entry if kinds and math.isfinite(entry.t) else None
+    return entry if kinds and 0 <= entry.t < _LAST_S else None

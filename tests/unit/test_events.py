@@ -23,7 +23,10 @@ def test_what_is_noted_is_read(tmp_path: Path) -> None:
     writer = events(tmp_path)
     writer.note(Event.agent_up, at=12.3456, host="n1", rank=0)
     writer.note_each(Event.ray_up, [(13.0, {"host": "n1"}), (14.0, {"host": "n2\n"})])
-    assert read_events(RunDir(tmp_path).events) == [
+    writer.note(Event.ready)
+    *noted, live = read_events(RunDir(tmp_path).events)
+    assert [live.t - float(entry.facts.pop("noted")) < 60 for entry in noted] == [True] * 3
+    assert noted == [
         Entry(12.346, "agent_up", "4711", 1, {"host": "n1", "rank": 0}),
         Entry(13.0, Event.ray_up, "4711", 1, {"host": "n1"}),
         Entry(14.0, "ray_up", "4711", 1, {"host": "n2\n"}),
@@ -31,7 +34,9 @@ def test_what_is_noted_is_read(tmp_path: Path) -> None:
     first = (tmp_path / "events.jsonl").read_text().splitlines()[0]
     assert json.loads(first) == {
         "t": 12.346, "event": "agent_up", "allocation": "4711", "restart": 1, "host": "n1", "rank": 0,
+        "noted": pytest.approx(live.t, abs=60),
     }  # fmt: skip
+    assert live.facts == {}, "without a time it is noted as it happens"
 
 
 def test_the_file_is_for_its_owner_only(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ LAYERS = [
     {"engine", "learner"},
     {"workload", "noop", "swe", "swarm"},
     {"drive", "lab"},
-    {"preflight", "start", "follow", "dryrun", "outcome"},
+    {"preflight", "start", "follow", "dryrun", "outcome", "timeline"},
     {"launch"},
     {"cli"},
 ]
