@@ -110,7 +110,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _print_timeline(run: RunDir, submission: "Submission", console: "Console") -> None:
-    from hpcjet.cluster.events import read_events
+    from hpcjet.cluster.events import Event, read_events
     from hpcjet.cluster.state import read_state
     from hpcjet.slurm.query import Stage
     from hpcjet.slurm.submission import submission_state
@@ -120,8 +120,12 @@ def _print_timeline(run: RunDir, submission: "Submission", console: "Console") -
     events, state = read_events(run.events), read_state(run.state)
     if not events:
         return
-    # Slurm is asked only about a run that left no last word.
-    going_on = not (state and state.final) and submission_state(submission).stage is not Stage.ended
+    # Slurm is asked only about a run whose last word is not its last.
+    again = events[-1].event == Event.requeued
+    stage = Stage.ended if state and state.final and not again else submission_state(submission).stage
+    # A job that waits again while its last events are of work lost its nodes without a word.
+    waits = again or events[-1].event == Event.submitted
+    going_on = stage is not Stage.ended and (stage is not Stage.pending or waits)
     now, num_nodes = time.time(), stored_plan(run).num_nodes
     print()
     if console.is_terminal and not console.options.ascii_only:

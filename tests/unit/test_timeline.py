@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from hpcjet import cli
+from hpcjet import cli, follow
 from hpcjet.cluster.clocks import on_one_clock
 from hpcjet.cluster.events import Entry, Event, Events
 from hpcjet.cluster.state import Phase, RunState, write_state
 from hpcjet.config.compose import compose
 from hpcjet.plan import make_plan
 from hpcjet.rundir import RunDir
+from hpcjet.slurm import submission
+from hpcjet.slurm.query import JobState, Stage
 from hpcjet.timeline import timeline_lines, timeline_text
 
 T0 = 1_700_000_000.0
@@ -307,6 +309,29 @@ def test_status_of_a_run_that_is_lost_does_not_wait(run: RunDir, capsys: pytest.
     write_state(run.state, RunState(Phase.running))
     shown = status(run, capsys)
     assert shown.startswith("lost: ") and "now:" not in shown and "it ended without a word after: agent on" in shown
+
+
+@pytest.mark.parametrize(
+    ("event", "phase", "stage", "says"),
+    [
+        (Event.requeued, Phase.interrupted, Stage.pending, "now: in the queue"),
+        (Event.workload_start, Phase.running, Stage.running, "now: at work"),
+        (Event.workload_start, Phase.running, Stage.unknown, "now: at work"),
+        (Event.workload_start, Phase.running, Stage.pending, "it ended without a word after: work began"),
+        (Event.workload_start, Phase.failed, Stage.running, "it ended without a word after: work began"),
+    ],
+    ids=["requeued", "at work", "no answer", "node lost and requeued", "failed"],
+)
+def test_status_says_what_is_awaited_only_of_a_run_that_goes_on(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    event: Event, phase: Phase, stage: Stage, says: str,
+) -> None:  # fmt: skip
+    for module in (follow, submission):
+        monkeypatch.setattr(module, "submission_state", lambda submission: JobState(stage))
+    write_state(run.state, RunState(phase))
+    Events(run.events, allocation="local-1", restart=0).note(event)
+    text = status(run, capsys)
+    assert says in text and text.count("now: ") == says.count("now: ")
 
 
 def test_status_prints_the_raw_events(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
