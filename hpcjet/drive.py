@@ -1,14 +1,17 @@
 """The driver: runs the workload on the head. Started by the node agent, which says on standard input where Ray is."""
 
+import contextlib
 import importlib
-import json
 import logging
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from hpcjet.cluster.events import Event, Events
+from hpcjet.cluster.inbox import READY, WHERE, Inbox
 from hpcjet.cluster.signals import Interrupted, signals_raise
 from hpcjet.cluster.state import annotate_state
 from hpcjet.errors import EXIT_INTERRUPTED, EXIT_WORKLOAD, HpcjetError
@@ -18,7 +21,11 @@ from hpcjet.workload import Cluster, Workload
 
 _log = logging.getLogger(__name__)
 
-WORKLOADS = {"swe": "hpcjet.swe.workload:SweWorkload", "noop": "hpcjet.noop:NoopWorkload"}
+WORKLOADS = {
+    "swe": "hpcjet.swe.workload:SweWorkload",
+    "noop": "hpcjet.noop:NoopWorkload",
+    **dict.fromkeys(("ray", "mpi", "torchrun"), "hpcjet.command.workload:CommandWorkload"),
+}
 """Experiment -> the class of its workload, imported when it is run."""
 
 
@@ -30,16 +37,15 @@ def main() -> None:
 
 
 def _drive(plan: Plan) -> int:
+    allocation, restart = os.environ["HPCJET_ALLOCATION"], int(os.environ["HPCJET_RESTART"])
+    events = Events(plan.run.events, allocation=allocation, restart=restart)
     try:
         with signals_raise(signal.SIGTERM), RunLock(plan.run.path, is_dead=_was_this_job):
             workload = _workload(plan)
             workload.prepare()
-            import ray  # while the head starts: it takes most of a second
-
-            word = sys.stdin.readline()
-            if not word:
-                return EXIT_INTERRUPTED
-            return _run(plan, workload, ray, json.loads(word))
+            code = _run(plan, workload, events)
+            events.note(Event.workload_end, exit_code=code)
+            return code
     except Interrupted as interrupted:
         _log.warning("ended by %s", interrupted.name)
         return EXIT_INTERRUPTED
@@ -65,15 +71,42 @@ def _workload(plan: Plan) -> Workload:
     return workload
 
 
-def _run(plan: Plan, workload: Workload, ray: Any, word: dict[str, Any]) -> int:
-    cluster = Cluster(ray=ray, address=word["address"], engine_port=word["engine_port"], hosts=tuple(word["hosts"]))
-    with workload:
-        ray.init(address=f"{word['address']}:{word['gcs_port']}", log_to_driver=False, logging_level=logging.WARNING)
-        try:
-            cluster.await_nodes(plan)
-            return workload.run(cluster)
-        finally:
-            ray.shutdown()
+def _run(plan: Plan, workload: Workload, events: Events) -> int:
+    inbox = Inbox()
+    ray = _imported_ray() if workload.connects else None
+    where = inbox.await_word(WHERE)
+    with workload, _connected(ray, where):
+        inbox.await_word(READY)
+        inbox.listen()
+        events.note(Event.workload_start)
+        cluster = Cluster(
+            ray=ray,
+            address=where["address"],
+            gcs_port=where["gcs_port"],
+            engine_port=where["engine_port"],
+            master_port=where["master_port"],
+            hosts=tuple(where["hosts"]),
+            inbox=inbox,
+        )
+        return workload.run(cluster)
+
+
+def _imported_ray() -> Any:
+    import ray  # while the head starts: it takes most of a second
+
+    return ray
+
+
+@contextlib.contextmanager
+def _connected(ray: Any, where: dict[str, Any]) -> Iterator[None]:
+    if ray is None:
+        yield
+        return
+    ray.init(address=f"{where['address']}:{where['gcs_port']}", log_to_driver=False, logging_level=logging.WARNING)
+    try:
+        yield
+    finally:
+        ray.shutdown()
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ def _host() -> str:
 class NoopWorkload:
     """Asks every node for its name and writes them to noop.json in the run directory."""
 
+    connects = True
+
     def __init__(self, plan: Plan, config: LaunchConfig) -> None:
         self._plan = plan
 

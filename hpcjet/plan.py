@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import shlex
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,8 +32,16 @@ class Plan:
     run_dir: str
     python: str
     groups: tuple[NodeGroup, ...]
+    ray: bool
+    """Whether Ray is started on the nodes."""
     min_nodes: int
+    on_node_loss: str
+    """`fail` or `continue`."""
     time_min: int | None
+    signal_delay_s: int | None
+    """Seconds before the time limit at which Slurm tells the run to stop; None without Slurm."""
+    requeue: bool
+    max_restarts: int
     boot_timeout_s: float
     end_timeout_s: float
     interface: str | None
@@ -49,6 +56,15 @@ class Plan:
     @property
     def num_nodes(self) -> int:
         return sum(group.nodes for group in self.groups)
+
+    @property
+    def continues(self) -> bool:
+        """Whether the run goes on without a node that is lost."""
+        return self.on_node_loss == "continue"
+
+    def stop_timeout_s(self, *, time_limit: bool) -> float:
+        """Seconds that the workload has to stop at a safe point: before the time limit most of the warning's time."""
+        return max(self.end_timeout_s, (self.signal_delay_s or 0) * 2 / 3) if time_limit else self.end_timeout_s
 
     @property
     def run(self) -> RunDir:
@@ -84,8 +100,13 @@ def make_plan(config: LaunchConfig, *, run_dir: RunDir, python: str) -> Plan:
         run_dir=str(run_dir.path),
         python=python,
         groups=(group,),
+        ray=config.exp.wants_ray,
         min_nodes=cluster.min_nodes or group.nodes,
+        on_node_loss=(cluster.on_node_loss or config.exp.on_node_loss).name,
         time_min=cluster.time_min if isinstance(cluster, SlurmConfig) else None,
+        signal_delay_s=signal_delay_s(cluster) if isinstance(cluster, SlurmConfig) else None,
+        requeue=isinstance(cluster, SlurmConfig) and cluster.requeue,
+        max_restarts=cluster.max_restarts if isinstance(cluster, SlurmConfig) else 0,
         boot_timeout_s=cluster.boot_timeout_s,
         end_timeout_s=cluster.end_timeout_s,
         interface=cluster.interface,
@@ -106,9 +127,9 @@ def read_plan(text: str) -> Plan:
         raise ConfigError(f"plan.json is not a plan of this version of hpcjet ({error}); launch again") from None
 
 
-def agent_command(plan: Plan) -> str:
-    """The shell command that starts the node agent of this plan on a node."""
-    return shlex.join([plan.python, "-u", "-m", "hpcjet.cluster.node", str(plan.run.plan)])
+def agent_command(plan: Plan) -> list[str]:
+    """The command that starts the node agent of this plan on a node."""
+    return [plan.python, "-u", "-m", "hpcjet.cluster.node", str(plan.run.plan)]
 
 
 @dataclass(frozen=True)
@@ -131,6 +152,13 @@ def cost(plan: Plan) -> Cost:
         cpu_hours=sum(cpus) * hours if len(cpus) == len(plan.groups) else None,
         gpu_hours=sum(group.nodes * (group.gpus or 0) for group in plan.groups) * hours,
     )
+
+
+def signal_delay_s(cluster: SlurmConfig) -> int:
+    """How long before the limit Slurm warns: what was asked, but no more than a third of a short job's time."""
+    if cluster.time_min is None:
+        return cluster.signal_delay_s
+    return min(cluster.signal_delay_s, max(10, cluster.time_min * 60 // 3))
 
 
 def _group(cluster: Any) -> NodeGroup:

@@ -4,6 +4,7 @@ import json
 import secrets
 from dataclasses import asdict
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import yaml
@@ -11,6 +12,7 @@ import yaml
 from hpcjet.cluster.node import NodeAgent
 from hpcjet.cluster.site import RAY_TOKEN
 from hpcjet.cluster.state import Phase, RunState, read_state, write_state
+from hpcjet.config.command import CommandConfig
 from hpcjet.config.compose import to_dict
 from hpcjet.config.exp import SweConfig
 from hpcjet.config.root import LaunchConfig, kind_of
@@ -82,12 +84,18 @@ def _job_ended(owner: Owner) -> bool:
 
 def resolved(config: LaunchConfig) -> "tuple[LaunchConfig, list[Task] | None]":
     """The config with its files found and checked, and the tasks it names, if it is about tasks."""
+    if isinstance(config.exp, CommandConfig):
+        from hpcjet.command.check import check, resolve
+
+        config = resolve(config, here=Path.cwd())
+        check(config, interpreter=_python(config))
+        return config, None
     if not isinstance(config.exp, SweConfig):
         return config, None
-    from hpcjet.swe.check import check, resolve
+    from hpcjet.swe import check as swe
 
-    config, tasks = resolve(config)
-    check(config, tasks)
+    config, tasks = swe.resolve(config)
+    swe.check(config, tasks)
     return config, tasks
 
 

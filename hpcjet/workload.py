@@ -1,53 +1,44 @@
 """The seam between the driver and the workloads, and the cluster that a workload is given."""
 
-import time
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from hpcjet.cluster.child import tail
-from hpcjet.errors import BootstrapError
-from hpcjet.plan import Plan
+from hpcjet.cluster.inbox import Inbox
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """A Ray cluster that is up, seen from its head."""
+    """A cluster that is up, seen from its head."""
 
     ray: Any
-    """The module ray, connected."""
+    """The module ray, connected; None for a workload that does not connect itself."""
     address: str
     """Of this node, as the other nodes reach it."""
+    gcs_port: int | None
+    """Of Ray's head; None without Ray."""
     engine_port: int
     """A port on this node for an engine."""
+    master_port: int
+    """A port on this node for the rendezvous of torch.distributed."""
     hosts: tuple[str, ...]
     """The nodes of the allocation, in Slurm's order."""
+    inbox: Inbox
+    """What the node agent says while the workload runs."""
 
     def alive(self) -> list[dict[str, Any]]:
         """The nodes that are in Ray now, as ray.nodes() tells them."""
         return [node for node in self.ray.nodes() if node["Alive"]]
 
-    def await_nodes(self, plan: Plan) -> None:
-        """Wait until at least plan.min_nodes are in. Raises BootstrapError naming the missing ones and their logs."""
-        deadline = time.monotonic() + plan.boot_timeout_s
-        while len(self.alive()) < plan.min_nodes:
-            if time.monotonic() > deadline:
-                raise BootstrapError(self._missing(plan))
-            time.sleep(0.05)
-
-    def _missing(self, plan: Plan) -> str:
-        present = {node["NodeManagerHostname"] for node in self.alive()}
-        missing = [host for host in self.hosts if host not in present]
-        logs = [log for host in missing for log in sorted(plan.run.path.glob(f"logs/*/{host}.ray.log"))[-1:]]
-        tails = "".join(f"\n{log} ends with:\n{tail(log, 8)}" for log in logs[:3])
-        return (
-            f"{len(present)} of {len(self.hosts)} nodes joined Ray within {plan.boot_timeout_s:.0f} s "
-            f"(cluster.boot_timeout_s), cluster.min_nodes={plan.min_nodes} are needed; "
-            f"missing: {', '.join(missing)}{tails}"
-        )
+    def lost(self) -> list[str]:
+        """The nodes that were lost since the start, in the order in which they were."""
+        return self.inbox.lost()
 
 
 class Workload(Protocol):
     """One experiment. Made with (plan, config); used as a context manager around `run`."""
+
+    connects: bool
+    """Whether the driver itself connects to Ray, or only what it starts."""
 
     def prepare(self) -> None:
         """Work that needs no Ray, done while Ray starts. Raises HpcjetError for what would fail later."""
@@ -56,7 +47,10 @@ class Workload(Protocol):
     def __enter__(self) -> "Workload": ...
 
     def run(self, cluster: Cluster) -> int:
-        """Do the work; returns the exit code: 0, or 1 if the work itself failed."""
+        """Do the work on a cluster of at least min_nodes nodes; returns the exit code: 0, or 1 if the work failed.
+
+        SIGTERM raises Interrupted here: stop at a safe point within the promised time.
+        """
         ...
 
     def __exit__(self, *_: object) -> None: ...

@@ -92,7 +92,7 @@ def kill_session(leader: int) -> None:
     The id of a session is not reused while it has members, so nothing of others can be hit.
     """
     deadline = time.monotonic() + 5
-    while (members := _session_members(leader)) and time.monotonic() < deadline:
+    while (members := session_members(leader)) and time.monotonic() < deadline:
         for pid in members:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -119,7 +119,7 @@ def end_orphans() -> None:
             time.sleep(0.01)
 
 
-def _session_members(session: int) -> list[int]:
+def session_members(session: int) -> list[int]:
     found = []
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():

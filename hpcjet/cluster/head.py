@@ -1,71 +1,244 @@
-"""The node agent's part on the first node: Ray's head, and the driver, which is the workload."""
+"""The node agent's part on the first node: Ray's head, the driver, and an eye on all the others."""
 
-import json
 import logging
 import signal
 import socket
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 
-from hpcjet.cluster.address import address_of_head, interface_address
 from hpcjet.cluster.child import Child, tail
-from hpcjet.cluster.ports import PortBlock, free_block
+from hpcjet.cluster.events import Event, Events, Fact
+from hpcjet.cluster.inbox import NODE_LOST, READY, WHERE, message
+from hpcjet.cluster.lifeline import Hub, Word, said
+from hpcjet.cluster.members import HELLO, JOINED, Members
+from hpcjet.cluster.network import LOOPBACK, Link, choose, interface_names, links
+from hpcjet.cluster.network_env import network_env
+from hpcjet.cluster.ports import BLOCK, free_blocks
 from hpcjet.cluster.ray_args import head_args
-from hpcjet.cluster.ray_process import object_store, ray_ended, start_ray
-from hpcjet.cluster.rendezvous import DONE, HEAD, node_mark
+from hpcjet.cluster.ray_process import PORT_TRIES, RayProcess, object_store
+from hpcjet.cluster.rendezvous import HEAD
+from hpcjet.cluster.signals import Interrupted
 from hpcjet.cluster.site import Site
-from hpcjet.errors import EXIT_CLUSTER, BootstrapError, NodeLostError, WorkloadError
+from hpcjet.errors import BootstrapError, NodeLostError, WorkloadError
 
+DONE = "done"
+"""What the head says to the workers at the end."""
+RAY = "ray"
+"""Ray's head is up, or there is none to wait for; facts: address, gcs_port (None without Ray)."""
+
+STRAGGLERS_S = 3.0
+"""How long the choice of the network waits for nodes that the run can do without."""
 _log = logging.getLogger(__name__)
 
 
-def run_head(site: Site, hosts: list[str]) -> int:
-    """Start Ray's head and the driver together, wait until the driver ends, end everything. Returns the exit code."""
-    code = EXIT_CLUSTER
-    with ExitStack() as stack:
-        stack.callback(_await_workers_end, site)
-        stack.callback(lambda: site.meeting.leave(DONE, {"exit_code": code}))
-        ray = start_ray(site)
-        stack.callback(ray.stop, 0)
-        driver = Child("driver", site.plan.driver, env=site.env, log=site.log("driver"))
-        stack.callback(driver.stop, site.plan.end_timeout_s)
-        address, ports = _address(site, hosts), _ports(site)
-        ray.say(json.dumps(_head_args(site, address, ports)))
-        _await_gcs(site, ray, address, ports)
-        site.meeting.leave(HEAD, {"address": address, "port": ports.gcs})
-        driver.say(json.dumps({"address": address, "gcs_port": ports.gcs, "engine_port": ports.engine, "hosts": hosts}))
-        _log.info("Ray's head is up at %s:%d", address, ports.gcs)
-        code = _supervise(site, ray, driver)
-    return code
+class Head:
+    """One run of the head's part; `run` does it all."""
 
+    def __init__(self, site: Site, hosts: Sequence[str], events: Events) -> None:
+        self._site, self._plan, self._hosts, self._events = site, site.plan, hosts, events
+        self._members = Members(hosts)
+        self._deadline = time.monotonic() + site.plan.boot_timeout_s
+        self._ready = False
 
-def _address(site: Site, hosts: list[str]) -> str:
-    if site.plan.interface:
-        return interface_address(site.plan.interface)
-    return "127.0.0.1" if site.place.num_nodes == 1 else address_of_head(hosts)
+    def run(self) -> int:
+        """Start Ray's head and the driver together, wait until the driver ends, end everything. The exit code."""
+        site = self._site
+        with ExitStack() as stack:
+            self._open_hub()
+            stack.callback(self._hub.close)
+            stack.callback(self._part)
+            self._ray = RayProcess(site) if self._plan.ray else None
+            stack.callback(lambda: self._ray.stop() if self._ray else None)
+            driver = self._driver = Child("driver", self._plan.driver, env=site.env, log=site.log("driver"))
+            stack.push(lambda kind, error, trace: driver.stop(self._stop_timeout_s(error)))
+            self._start(self._choose_link())
+            return self._supervise()
+        raise AssertionError("unreachable: nothing here swallows exceptions")
 
+    def _open_hub(self) -> None:
+        """Take the first free block of ports, and tell the others where to find us."""
+        self._blocks = free_blocks(self._site.place.name)
+        for ports in self._blocks:
+            try:
+                self._hub = Hub(ports.lifeline, secret=self._site.secret)
+            except OSError:
+                continue
+            self._ports = ports
+            addresses = [link.address for link in links()] or ["127.0.0.1"]
+            self._site.meeting.leave(HEAD, {"addresses": addresses, "port": ports.lifeline})
+            return
 
-def _ports(site: Site) -> PortBlock:
-    return free_block(site.place.name, "0.0.0.0")
+    def _choose_link(self) -> Link:
+        """The interface for everything between nodes."""
+        if self._site.place.num_nodes == 1 and not self._plan.interface:
+            return LOOPBACK
+        mine = links()
+        if len(mine) > 1 and not self._plan.interface:
+            self._await_hellos()
+        others = [[Link(**link) for link in hello["links"]] for hello in self._members.hellos.values()]
+        link = choose(mine, others, asked=self._plan.interface, host=self._site.place.host)
+        _log.info("network: %s, %s", link.name, link.address)
+        return link
 
+    def _await_hellos(self) -> None:
+        """Until all nodes have told what networks they have, or those that the run cannot do without."""
+        enough_since: float | None = None
+        while len(self._members.hellos) < self._site.place.num_nodes - 1:
+            self._listen(0.1)
+            if len(self._members.hellos) >= self._plan.min_nodes - 1:
+                enough_since = enough_since or time.monotonic()
+                if time.monotonic() > enough_since + STRAGGLERS_S:
+                    return
+            self._check_boot()
 
-def _head_args(site: Site, address: str, ports: PortBlock) -> list[str]:
-    return head_args(
-        site.place, address=address, ports=ports, temp_dir=site.temp, object_store_bytes=object_store(site)
-    )
+    def _start(self, link: Link) -> None:
+        self._address = link.address
+        env = network_env_here(link, self._site)
+        if self._ray:
+            self._start_ray(env)
+        gcs_port = self._ports.gcs if self._ray else None
+        where = {"address": self._address, "gcs_port": gcs_port, "hosts": list(self._hosts), "env": env}
+        self._hub.announce(RAY, address=self._address, gcs_port=gcs_port)
+        self._driver.say(message(WHERE, **where, engine_port=self._ports.engine, master_port=self._ports.master))
 
+    def _start_ray(self, env: dict[str, str]) -> None:
+        """Until Ray's head listens; on the next block of ports if another program took one of ours meanwhile."""
+        for left in reversed(range(PORT_TRIES)):
+            assert self._ray is not None
+            self._ray.start(self._head_args(), env)
+            try:
+                self._await_gcs(self._ray)
+                return
+            except BootstrapError:
+                if not left or not self._ray.port_was_taken:
+                    raise
+                _log.warning(
+                    "a port between %d and %d was taken; trying others", self._ports.base, self._ports.base + BLOCK - 1
+                )
+                self._ray.stop()
+                self._ray = RayProcess(self._site)
+                self._ports = next(self._blocks)
 
-def _await_gcs(site: Site, ray: Child, address: str, ports: PortBlock) -> None:
-    deadline = time.monotonic() + site.plan.boot_timeout_s
-    while not _listens(address, ports.gcs):
-        if ray.returncode is not None:
-            raise BootstrapError(ray_ended(site, ray, "did not start"))
-        if time.monotonic() > deadline:
-            raise BootstrapError(
-                f"Ray's head on {site.place.host} did not listen on {address}:{ports.gcs} within "
-                f"{site.plan.boot_timeout_s:.0f} s (cluster.boot_timeout_s); {ray.log} ends with:\n{tail(ray.log)}"
+    def _head_args(self) -> list[str]:
+        return head_args(
+            self._site.place,
+            address=self._address,
+            ports=self._ports,
+            temp_dir=self._site.temp,
+            object_store_bytes=object_store(self._site),
+        )
+
+    def _await_gcs(self, ray: RayProcess) -> None:
+        while not _listens(self._address, self._ports.gcs):
+            if ray.has_ended:
+                raise BootstrapError(ray.what_happened("did not start"))
+            if time.monotonic() > self._deadline:
+                raise BootstrapError(
+                    f"Ray's head on {self._site.place.host} did not listen on {self._address}:{self._ports.gcs} within "
+                    f"{self._plan.boot_timeout_s:.0f} s (cluster.boot_timeout_s); {ray.log} ends with:\n{tail(ray.log)}"
+                )
+            if self._driver.returncode is not None:
+                # It could not even begin: no reason to wait for Ray.
+                return
+            self._listen(0.02)
+
+    def _supervise(self) -> int:
+        """Until the driver ends: its exit code. Raises HpcjetError when Ray or too many nodes are lost before."""
+        while (code := self._driver.returncode) is None:
+            if self._ray and self._ray.has_ended:
+                raise NodeLostError(self._ray.what_happened("ended before the work was done"))
+            self._join_itself()
+            self._listen(0.05)
+            self._check_boot()
+        if code < 0:
+            raise WorkloadError(
+                f"the driver was ended by {signal.Signals(-code).name}; what is recorded stays, go on with: "
+                f"hpcjet resume {self._plan.run} ({self._driver.log} ends with:\n{tail(self._driver.log)})"
             )
-        time.sleep(0.02)
+        return code
+
+    def _join_itself(self) -> None:
+        if 0 not in self._members.joined and (self._ray is None or self._ray.has_started):
+            self._members.joined.add(0)
+            self._note_joined([0])
+        if not self._ready and len(self._members.joined) >= self._plan.min_nodes:
+            self._ready = True
+            self._events.note(Event.ready, nodes=len(self._members.joined))
+            _log.info("%d of %d nodes are in", len(self._members.joined), len(self._hosts))
+            self._driver.say(message(READY, nodes=len(self._members.joined)))
+
+    def _listen(self, timeout_s: float) -> None:
+        """Hear what the workers say, for as long, and see to it."""
+        self._site.check_parent()
+        words, known = self._hub.serve(timeout_s), set(self._members.lost)
+        for word in words:
+            self._members.take(word)
+        self._note_hellos(said(words, HELLO))
+        self._note_joined([each.rank for each in said(words, JOINED)])
+        for rank in self._members.lost.keys() - known:
+            self._lose(rank)
+
+    def _note_hellos(self, words: Sequence[Word]) -> None:
+        notes: list[tuple[float, dict[str, Fact]]] = []
+        for each in words:
+            notes.append((each.facts["started"], {"host": self._hosts[each.rank], "rank": each.rank}))
+        self._events.note_each(Event.agent_up, notes)
+
+    def _note_joined(self, ranks: Sequence[int]) -> None:
+        if self._ray:
+            self._events.note_each(Event.ray_up, [(time.time(), {"host": self._hosts[rank]}) for rank in ranks])
+
+    def _lose(self, rank: int) -> None:
+        host, reason = self._hosts[rank], self._members.lost[rank]
+        _log.warning("lost %s: %s", host, reason)
+        self._events.note(Event.node_lost, host=host, reason=reason)
+        self._driver.say(message(NODE_LOST, host=host)) if self._ready else None
+        needed = 1 if self._ready and self._plan.continues else self._plan.min_nodes
+        if self._members.possible < needed:
+            raise NodeLostError(
+                f"{self._members.possible} of {len(self._hosts)} nodes are left and {needed} are needed "
+                f"(cluster.on_node_loss={self._plan.on_node_loss}); lost {self._members.why_lost()}"
+            )
+
+    def _check_boot(self) -> None:
+        """Raises BootstrapError when the nodes are not in within the time, with what the missing ones wrote last."""
+        if self._ready or time.monotonic() < self._deadline:
+            return
+        missing = self._members.missing
+        logs = [log for host in missing for log in self._logs_of(host)]
+        tails = "".join(f"\n{log} ends with:\n{tail(log, 8)}" for log in logs[:3])
+        names = ", ".join(missing[:16]) + (f" and {len(missing) - 16} more" if len(missing) > 16 else "")
+        raise BootstrapError(
+            f"{len(self._members.joined)} of {len(self._hosts)} nodes joined within {self._plan.boot_timeout_s:.0f} s "
+            f"(cluster.boot_timeout_s), cluster.min_nodes={self._plan.min_nodes} are needed; missing: {names}{tails}"
+        )
+
+    def _logs_of(self, host: str) -> list[Path]:
+        parts = [self._site.log("ray", host=host), self._site.log("", host=host)]
+        return [log for log in parts if log.exists()][:1]
+
+    def _stop_timeout_s(self, error: BaseException | None) -> float:
+        """What the driver was promised; after its own end it is for what it left behind."""
+        time_limit = isinstance(error, Interrupted) and error.name == "SIGUSR2"
+        return self._plan.stop_timeout_s(time_limit=time_limit)
+
+    def _part(self) -> None:
+        """Tell the workers that it is over, and give them a moment: srun waits for all of them."""
+        self._hub.announce(DONE)
+        deadline = time.monotonic() + 5
+        while self._hub.ranks and time.monotonic() < deadline:
+            for word in self._hub.serve(0.1):
+                self._members.take(word)
+
+
+def network_env_here(link: Link, site: Site) -> dict[str, str]:
+    """The variables that bind everything on this node to the chosen interface; what the user set is kept."""
+    found = network_env(link, interface_names(), site.env)
+    for warning in found.warnings:
+        _log.warning("%s", warning.text)
+    return found.values
 
 
 def _listens(address: str, port: int) -> bool:
@@ -74,36 +247,3 @@ def _listens(address: str, port: int) -> bool:
             return True
     except OSError:
         return False
-
-
-def _supervise(site: Site, ray: Child, driver: Child) -> int:
-    """Until the driver ends: its exit code. Raises HpcjetError when Ray or too many nodes are lost before."""
-    look_at_nodes = 0.0
-    while (code := driver.returncode) is None:
-        if ray.returncode is not None:
-            raise NodeLostError(ray_ended(site, ray, "ended before the work was done"))
-        if time.monotonic() > look_at_nodes:
-            _check_workers(site)
-            look_at_nodes = time.monotonic() + 1.0
-        time.sleep(0.05)
-    if code < 0:
-        raise WorkloadError(
-            f"the driver was ended by {signal.Signals(-code).name}; what is recorded stays, go on with: "
-            f"hpcjet resume {site.plan.run} ({driver.log} ends with:\n{tail(driver.log)})"
-        )
-    return code
-
-
-def _check_workers(site: Site) -> None:
-    failed = sorted(name for name in site.meeting.names() if name.startswith("failed-"))
-    if site.place.num_nodes - len(failed) < site.plan.min_nodes:
-        word = site.meeting.read(failed[0]) or {}
-        raise NodeLostError(f"{len(failed)} of {site.place.num_nodes} nodes failed; {word.get('reason', failed[0])}")
-
-
-def _await_workers_end(site: Site) -> None:
-    """Give the other agents a moment to end by themselves: srun reports the worst exit code, and theirs should be 0."""
-    expected = {node_mark("ended", rank) for rank in range(1, site.place.num_nodes)}
-    deadline = time.monotonic() + 5
-    while not expected <= site.meeting.names() and time.monotonic() < deadline:
-        time.sleep(0.05)

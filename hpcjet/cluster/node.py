@@ -4,7 +4,6 @@ It finds out whether it is the head or a worker, starts Ray and the workload, an
 it as `srun python -m hpcjet.cluster.node RUN/plan.json`.
 """
 
-import contextlib
 import json
 import logging
 import os
@@ -12,23 +11,34 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from hpcjet.cluster.cgroup import kernel_limits
 from hpcjet.cluster.child import adopt_orphans, end_orphans
-from hpcjet.cluster.head import run_head
+from hpcjet.cluster.ending import End, final_state, queue_again, until_stop_s
+from hpcjet.cluster.events import Event, Events
+from hpcjet.cluster.head import Head
 from hpcjet.cluster.place import GIB, Place, available_memory, local_place, slurm_place
-from hpcjet.cluster.signals import Interrupted, signals_raise
-from hpcjet.cluster.site import prepared_site
-from hpcjet.cluster.state import Phase, RunState, read_state, write_state
-from hpcjet.cluster.worker import run_worker
-from hpcjet.errors import EXIT_CLUSTER, EXIT_INTERRUPTED, EXIT_OK, BootstrapError, HpcjetError
+from hpcjet.cluster.rendezvous import exit_file
+from hpcjet.cluster.signals import Interrupted, signals_ignored, signals_raise
+from hpcjet.cluster.site import Site, prepared_site
+from hpcjet.cluster.state import REQUEUED, Phase, RunState, read_state, write_state
+from hpcjet.cluster.worker import Worker
+from hpcjet.errors import EXIT_CLUSTER, EXIT_INTERRUPTED, BootstrapError, HpcjetError
 from hpcjet.plan import Plan, read_plan
 from hpcjet.rundir import atomic_write, path_name
 from hpcjet.runlock import RunLock
 from hpcjet.slurm.nodelist import expand
 from hpcjet.slurm.submission import Submission
 
+if TYPE_CHECKING:
+    from submitit.helpers import DelayedSubmission
+
+WORKERS_PATIENCE_S = 60.0
 _log = logging.getLogger(__name__)
 
 
@@ -42,6 +52,12 @@ class NodeAgent:
         # SystemExit, not a return value: the job must end with the run's exit code.
         sys.exit(run_agent(self.plan))
 
+    def checkpoint(self) -> "DelayedSubmission":
+        """submitit's hook, for a warning that comes before `run_agent` listens: nothing is begun, so begin again."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self)
+
 
 def run_agent(plan_file: Path) -> int:
     """Run this node's part of a plan; returns the exit code of the run."""
@@ -51,38 +67,66 @@ def run_agent(plan_file: Path) -> int:
     place = _place(plan, hosts)
     _log_to(plan.run.node_log(place.allocation, restart=place.restart, node=path_name(place.host)))
     _log.info("node %d of %d: %s, %d CPUs, %d GPUs", place.rank, place.num_nodes, place.host, place.cpus, place.gpus)
+    for warning in place.warnings:
+        _log.warning("%s", warning)
     adopt_orphans()
-    code, reason = _run(plan, place, hosts, started)
-    end_orphans()
     if place.is_head:
+        return _head(plan, place, hosts, started)
+    return _worker(plan, place, started)
+
+
+def _head(plan: Plan, place: Place, hosts: list[str], started: float) -> int:
+    exit_file(plan.run, os.environ).unlink(missing_ok=True)
+    events = Events(plan.run.events, allocation=place.allocation, restart=place.restart)
+    _note_start(plan, place, events, started)
+    events.note(Event.agent_up, at=started, host=hosts[0], rank=0)
+
+    def work(site: Site) -> int:
+        _write_submission(plan)
+        write_state(plan.run.state, RunState(Phase.running, allocation=place.allocation, started=started))
+        return Head(site, hosts, events).run()
+
+    end = _run(plan, place, work, delay_s=lambda number: until_stop_s(plan, number))
+    with signals_ignored(signal.SIGTERM, signal.SIGUSR2):
+        state = final_state(plan, place, end, events, started=started)
         _free_the_run(plan)
-        _write_state(plan, place, _final_phase(code), started, code, reason or _drivers_reason(plan, code))
-    _log.info("ends with %d%s", code, f": {reason}" if reason else "")
-    return code
+        write_state(plan.run.state, state)
+        events.note(Event.released, exit_code=end.code)
+        atomic_write(exit_file(plan.run, os.environ), str(end.code))
+        _log.info("ends with %d%s", end.code, f": {state.reason}" if state.reason else "")
+        if state.then == REQUEUED:
+            queue_again(plan, state, events)
+    return end.code
 
 
-def _run(plan: Plan, place: Place, hosts: list[str], started: float) -> tuple[int, str]:
-    """(exit code, why it failed)"""
+def _worker(plan: Plan, place: Place, started: float) -> int:
+    # Slurm tells every node at once, and the driver still has its time: the head says when it is over.
+    patience_s = plan.stop_timeout_s(time_limit=True) + (plan.signal_delay_s or 0) + WORKERS_PATIENCE_S
+    end = _run(plan, place, lambda site: Worker(site, started=started).run(), delay_s=lambda number: patience_s)
+    _log.info("ends with %d%s", end.code, f": {end.reason}" if end.reason else "")
+    return end.code
+
+
+def _run(plan: Plan, place: Place, work: Callable[[Site], int], *, delay_s: Callable[[int], float]) -> End:
+    """Do this node's part, with every kind of end turned into a code and a reason; nothing that it started is left."""
     try:
-        _check_nodes(plan, place)
-        with signals_raise(signal.SIGTERM, signal.SIGUSR2), prepared_site(plan, place) as site:
-            if not place.is_head:
-                return run_worker(site), ""
-            _write_submission(plan)
-            _write_state(plan, place, Phase.running, started)
-            return run_head(site, hosts), ""
+        check_nodes(plan, place)
+        with signals_raise(signal.SIGTERM, signal.SIGUSR2, delay_s=delay_s), prepared_site(plan, place) as site:
+            return End(work(site))
     except Interrupted as interrupted:
-        return EXIT_INTERRUPTED, f"it got {interrupted.name} ({_meaning(interrupted.name)})"
+        return End(EXIT_INTERRUPTED, f"it got {interrupted.name}", signal=interrupted.name, asked=interrupted.at)
     except HpcjetError as error:
         _log.error("%s", error)
-        return error.exit_code, str(error)
+        return End(error.exit_code, str(error))
     except Exception as error:
         # The last resort: the reason must reach state.json, or the user sees only that the job failed.
         _log.exception("the node agent failed")
-        return EXIT_CLUSTER, f"{type(error).__name__}: {error}"
+        return End(EXIT_CLUSTER, f"{type(error).__name__}: {error}")
+    finally:
+        end_orphans()
 
 
-def _check_nodes(plan: Plan, place: Place) -> None:
+def check_nodes(plan: Plan, place: Place) -> None:
     if place.num_nodes < plan.min_nodes:
         raise BootstrapError(
             f"the allocation has {place.num_nodes} nodes and the run needs {plan.min_nodes}: "
@@ -96,31 +140,24 @@ def _write_submission(plan: Plan) -> None:
         atomic_write(plan.run.submission, json.dumps(asdict(Submission("slurm", os.environ["SLURM_JOB_ID"]))))
 
 
-def _meaning(name: str) -> str:
-    return {"SIGTERM": "cancelled or preempted", "SIGUSR2": "the time limit is near"}[name]
-
-
 def _free_the_run(plan: Plan) -> None:
     """Let go for a driver that was killed: only on its own node is it known at once that it is gone."""
-    with contextlib.suppress(HpcjetError), RunLock(plan.run.path):
+    with suppress(HpcjetError), RunLock(plan.run.path):
         pass
 
 
-def _final_phase(code: int) -> Phase:
-    return {EXIT_OK: Phase.done, EXIT_INTERRUPTED: Phase.interrupted}.get(code, Phase.failed)
+def _note_start(plan: Plan, place: Place, events: Events, started: float) -> None:
+    """When the job was submitted and when Slurm gave the nodes; noted here, since one machine alone writes the file."""
+    before = read_state(plan.run.state)
+    if before and before.phase is Phase.submitted and not place.restart:
+        events.note(Event.submitted, at=before.updated)
+    events.note(Event.allocated, at=_job_start(os.environ) or started)
 
 
-def _write_state(
-    plan: Plan, place: Place, phase: Phase, started: float, code: int | None = None, reason: str = ""
-) -> None:
-    state = RunState(phase, allocation=place.allocation, exit_code=code, reason=reason, started=started)
-    write_state(plan.run.state, state)
-
-
-def _drivers_reason(plan: Plan, code: int) -> str:
-    """What the driver noted before it failed."""
-    state = read_state(plan.run.state)
-    return state.reason if state and code else ""
+def _job_start(env: Mapping[str, str]) -> float | None:
+    """When Slurm gave the nodes, where it says so."""
+    text = env.get("SLURM_JOB_START_TIME", "")
+    return float(text) if text.isdigit() else None
 
 
 def _hosts(plan: Plan) -> list[str]:
@@ -131,11 +168,12 @@ def _hosts(plan: Plan) -> list[str]:
 def _place(plan: Plan, hosts: list[str]) -> Place:
     host, memory = socket.gethostname(), int(available_memory() * 0.9)
     if plan.cluster != "local":
-        return slurm_place(os.environ, host=host, first_host=hosts[0], memory_bytes=memory)
+        limits = kernel_limits()
+        return slurm_place(os.environ, host=host, first_host=hosts[0], memory_bytes=memory, limits=limits)
     group = plan.groups[0]
     return local_place(
         host=host,
-        cpus=group.cpus or len(os.sched_getaffinity(0)),
+        cpus=group.cpus or kernel_limits().cpus or 1,
         gpus=group.gpus or 0,
         memory_bytes=int(group.memory_gb * GIB) if group.memory_gb else memory,
     )

@@ -65,6 +65,16 @@ class PortBlock:
     def engine(self) -> int:
         return self.base + 8
 
+    @property
+    def lifeline(self) -> int:
+        """Where the node agents of the workers hold on to the head's."""
+        return self.base + 10
+
+    @property
+    def master(self) -> int:
+        """The rendezvous of torch.distributed."""
+        return self.base + 11
+
 
 def port_range(floor: int) -> range:
     """The ports to choose from: below the first port that the kernel draws, if there is enough room."""
@@ -90,12 +100,15 @@ def ephemeral_floor(path: Path = EPHEMERAL) -> int:
         return 32_768
 
 
-def free_block(allocation: str, address: str) -> PortBlock:
-    """The first of the allocation's blocks of which every port can be bound. Raises BootstrapError if there is none."""
+def free_blocks(allocation: str, address: str = "0.0.0.0") -> Iterator[PortBlock]:
+    """Those of the allocation's blocks of which every port can be bound now; the next one if another job was faster.
+
+    Raises BootstrapError when there are no more.
+    """
     among = port_range(ephemeral_floor())
     for block in candidate_blocks(allocation, among=among):
         if all(_can_bind(address, port) for port in range(block.base, block.base + BLOCK)):
-            return block
+            yield block
     raise BootstrapError(
         f"no free block of {BLOCK} ports between {among[0]} and {among[-1]} on {address}: "
         "too many jobs on this node; ask for whole nodes with cluster.exclusive=true"

@@ -7,16 +7,25 @@ once: so everything here is found by listing.
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpcjet.errors import BootstrapError
-from hpcjet.rundir import atomic_write
+from hpcjet.rundir import RunDir, atomic_write
 
 HEAD = "head.json"
-DONE = "done.json"
+"""Where the head's node agent listens; facts: addresses, port."""
+
+
+def exit_file(run: RunDir, env: Mapping[str, str]) -> Path:
+    """Where the head leaves the exit code of an allocation's part of the run: the batch script ends with it.
+
+    Named without Slurm's array ids, so that a shell can.
+    """
+    job = env.get("SLURM_JOB_ID") or f"local-{os.getpid()}"
+    return run.path / "rendezvous" / f"exit-{job}-{env.get('SLURM_RESTART_COUNT') or 0}"
 
 
 @dataclass(frozen=True)
@@ -52,8 +61,3 @@ class Rendezvous:
                 raise BootstrapError(f"waited {timeout_s:.0f} s for {what} ({self.folder / name} did not appear)")
             time.sleep(0.05)
         return word
-
-
-def node_mark(kind: str, rank: int) -> str:
-    """The name of a word that each node leaves, such as `ended-3.json`."""
-    return f"{kind}-{rank}.json"

@@ -2,16 +2,16 @@
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpcjet.cluster.address import socket_path_fits
-from hpcjet.cluster.leftovers import PREFIX, held, sweep
+from hpcjet.cluster.gpus import gpu_environment
+from hpcjet.cluster.leftovers import held, sweep
 from hpcjet.cluster.place import Place
-from hpcjet.cluster.rendezvous import Rendezvous
-from hpcjet.errors import BootstrapError
+from hpcjet.cluster.rendezvous import Rendezvous, exit_file
+from hpcjet.cluster.temp import private_temp
+from hpcjet.errors import NodeLostError
 from hpcjet.plan import Plan
 from hpcjet.rundir import path_name
 from hpcjet.sandbox.scratch import remove_tree
@@ -35,6 +35,26 @@ class Site:
     place: Place
     temp: Path
     env: Mapping[str, str]
+    parent: int = field(default_factory=os.getppid)
+    """What started the node agent: slurmstepd, or submitit on this machine."""
+
+    @property
+    def secret(self) -> str:
+        """What the parts of this run know each other by."""
+        return self.plan.run.secret(RAY_TOKEN).read_text()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the head has ended this allocation's part of the run."""
+        return exit_file(self.plan.run, os.environ).exists()
+
+    def check_parent(self) -> None:
+        """Raises NodeLostError if what started us was killed: nobody else would end us then."""
+        if os.getppid() != self.parent:
+            raise NodeLostError(
+                f"what started the node agent on {self.place.host} (process {self.parent}) is gone; on a cluster that "
+                "is Slurm's slurmstepd, whose end the log of slurmd explains"
+            )
 
     @property
     def meeting(self) -> Rendezvous:
@@ -44,9 +64,9 @@ class Site:
     def logs(self) -> Path:
         return self.plan.run.logs(self.place.allocation, restart=self.place.restart)
 
-    def log(self, part: str) -> Path:
-        """The log of one part on this node."""
-        return self.logs / f"{path_name(self.place.host)}.{part}.log"
+    def log(self, part: str, *, host: str | None = None) -> Path:
+        """The log of one part on this node, or on another of the allocation."""
+        return self.logs / f"{path_name(host or self.place.host)}.{part}.log"
 
 
 @contextlib.contextmanager
@@ -56,7 +76,8 @@ def prepared_site(plan: Plan, place: Place) -> Iterator[Site]:
     try:
         with held(temp):
             sweep(temp.parent)
-            site = Site(plan, place, temp, {**node_environment(plan, place, os.environ), TEMP_VARIABLE: str(temp)})
+            env = {**node_environment(plan, place, os.environ), TEMP_VARIABLE: str(temp)}
+            site = Site(plan, place, temp, env)
             site.meeting.open()
             site.logs.mkdir(mode=0o700, parents=True, exist_ok=True)
             yield site
@@ -64,32 +85,17 @@ def prepared_site(plan: Plan, place: Place) -> Iterator[Site]:
         remove_tree(temp)
 
 
-def private_temp(env: Mapping[str, str]) -> Path:
-    """A new folder for us alone, on a local disk, with a path that is short enough for Ray's sockets."""
-    tried = []
-    for base in (env.get("SLURM_TMPDIR"), env.get("TMPDIR"), "/tmp", "/dev/shm"):
-        if not base or base in tried:
-            continue
-        tried.append(base)
-        with contextlib.suppress(OSError):
-            folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
-            if socket_path_fits(folder):
-                # Sandboxes of root's runs belong to another user, who must be able to pass through.
-                folder.chmod(0o711)
-                return folder
-            folder.rmdir()
-    raise BootstrapError(
-        f"no folder for Ray's sockets: tried {', '.join(tried)}; each is missing, not writable or longer than "
-        "31 bytes; point TMPDIR to a short local folder"
-    )
-
-
 def node_environment(plan: Plan, place: Place, env: Mapping[str, str]) -> dict[str, str]:
     """The environment of all that runs on a node: the job's, without what would mislead, with the plan's."""
     kept = {key: value for key, value in env.items() if key not in INHERITED_COUNTS + ANOTHER_CLUSTER}
-    if not place.gpus and "CUDA_VISIBLE_DEVICES" in kept:
-        # Some sites write a text such as NoDevFiles, which Ray cannot read as a list of numbers.
-        kept["CUDA_VISIBLE_DEVICES"] = ""
+    kept.update(gpu_environment(kept, place.gpus))
     # Ray would start a worker per CPU at once; each costs a second of CPU and is not what will be used.
     defaults = {"RAY_prestart_worker_first_driver": "0"}
-    return {**defaults, **kept, "RAY_AUTH_TOKEN_PATH": str(plan.run.secret(RAY_TOKEN)), **plan.env}
+    own = {
+        "RAY_AUTH_TOKEN_PATH": str(plan.run.secret(RAY_TOKEN)),
+        "HPCJET_RUN_DIR": plan.run_dir,
+        "HPCJET_ALLOCATION": place.allocation,
+        "HPCJET_RESTART": str(place.restart),
+        "HPCJET_STOP_S": str(plan.stop_timeout_s(time_limit=True)),
+    }
+    return {**defaults, **kept, **own, **plan.env}

@@ -20,6 +20,14 @@ class Phase(str, Enum):
     interrupted = "interrupted"
 
 
+REQUEUED = "requeued"
+"""Slurm was asked to run the job again."""
+RESUBMIT = "resubmit"
+"""It should run again, but the node could not ask for it: who watches the run submits it."""
+ASK = "ask"
+"""The node does not know whether the job was preempted or cancelled: who watches the run sees it in its last state."""
+
+
 @dataclass(frozen=True)
 class RunState:
     """Times in Unix seconds."""
@@ -29,6 +37,8 @@ class RunState:
     exit_code: int | None = None
     reason: str = ""
     """Why it failed, for a person."""
+    then: str = ""
+    """What follows an interruption: REQUEUED, RESUBMIT, ASK, or nothing."""
     started: float = 0.0
     updated: float = 0.0
 

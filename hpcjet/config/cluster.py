@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from hpcjet.config.check import at_least, bad
+from hpcjet.config.exp import OnNodeLoss
 
 
 @dataclass
@@ -15,6 +16,9 @@ class ClusterConfig:
     """Seconds until Ray must be up on min_nodes nodes, at least 5."""
     end_timeout_s: float = 10.0
     """Seconds that the parts of a run have to end by themselves before they are killed, at least 1."""
+    on_node_loss: OnNodeLoss | None = None
+    """fail: with fewer than min_nodes left the run ends with exit code 3; continue: it goes on with what is left. By
+    default continue for exp=swe, fail for the others. Without its first node no run goes on."""
     interface: str | None = None
     """Network interface that Ray and the engines use, such as ib0; by default the one with the route to other nodes."""
     object_store_gb: float | None = None
@@ -75,6 +79,10 @@ class SlurmConfig(ClusterConfig):
     """By default hpcjet-<exp>."""
     signal_delay_s: int = 90
     """Seconds before the time limit at which the run is told to stop safely, at least 10."""
+    requeue: bool = True
+    """Preempted, or near its time limit, the run stops at a safe point and its job is queued again."""
+    max_restarts: int = 20
+    """How often one job may start again, at least 0."""
     setup: list[str] = field(default_factory=list)
     """Shell lines run on the first node before the job step, such as `module load cuda`."""
     sbatch: dict[str, str] = field(default_factory=dict)
@@ -92,6 +100,7 @@ class SlurmConfig(ClusterConfig):
         at_least("cluster.mem_gb", self.mem_gb, 0.1)
         at_least("cluster.time_min", self.time_min, 1)
         at_least("cluster.signal_delay_s", self.signal_delay_s, 10)
+        at_least("cluster.max_restarts", self.max_restarts, 0)
         if self.min_nodes is not None and self.min_nodes > self.nodes:
             raise bad(
                 "cluster.min_nodes",

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from typing import ClassVar
 
 from hpcjet.config.check import at_least
 
@@ -14,9 +15,20 @@ class ScaffoldName(Enum):
     reference = "reference"
 
 
+OnNodeLoss = Enum("OnNodeLoss", ["fail", "continue"])
+"""What a run does when a node is lost. Not a class statement: continue is a word of Python's own."""
+
+
 @dataclass
 class ExpConfig:
     """What every experiment takes."""
+
+    on_node_loss: ClassVar[OnNodeLoss] = OnNodeLoss.fail
+    """Unless cluster.on_node_loss says otherwise."""
+
+    @property
+    def wants_ray(self) -> bool:
+        return True
 
 
 @dataclass
@@ -27,6 +39,8 @@ class NoopConfig(ExpConfig):
 @dataclass
 class SweConfig(ExpConfig):
     """Software-engineering agents: each attempt works on one task in a sandbox, and its patch is tested."""
+
+    on_node_loss: ClassVar[OnNodeLoss] = OnNodeLoss["continue"]
 
     tasks: Path | None = None
     """Tasks file (SWE-bench's fields, JSONL); by default the newest set made by `hpcjet tasks build`."""

@@ -9,6 +9,10 @@ from hpcjet.config.cluster import SlurmConfig
 from hpcjet.plan import Plan
 
 
+LEAVE_ALONE = ("--kill-on-bad-exit=0", "--wait=0")
+"""That one agent ends is no reason for srun to end others, whatever the site's defaults: the head sees to that."""
+
+
 def settings(plan: Plan, config: SlurmConfig) -> dict[str, Any]:
     """What submitit's Slurm executor is given. Keys that are null are left out: the site's default holds."""
     wanted = {
@@ -27,11 +31,11 @@ def settings(plan: Plan, config: SlurmConfig) -> dict[str, Any]:
         "nodelist": config.nodelist,
         "exclude": config.exclude,
         "exclusive": config.exclusive or None,
-        "signal_delay_s": config.signal_delay_s,
+        "signal_delay_s": plan.signal_delay_s,
         "comment": f"hpcjet {plan.run.path.name}",
         "setup": config.setup or None,
         "srun_args": srun_args(plan, config),
-        "additional_parameters": _beyond_submitit(config),
+        "additional_parameters": _beyond_submitit(plan, config),
         "stderr_to_stdout": True,
     }
     return {key: value for key, value in wanted.items() if value is not None}
@@ -40,15 +44,14 @@ def settings(plan: Plan, config: SlurmConfig) -> dict[str, Any]:
 def srun_args(plan: Plan, config: SlurmConfig) -> list[str]:
     """Options of the one srun.
 
-    cpus-per-task is repeated: since Slurm 22.05 a step does not inherit it and would get one CPU. With every node
-    needed, the first agent that ends takes the others along, after time to end by themselves: killing them at once, as
-    kill-on-bad-exit does, would hide the head's exit code behind theirs.
+    cpus-per-task is repeated: since Slurm 22.05 a step does not inherit it and would get one CPU.
     """
     args = ["--nodes", str(config.nodes), "--ntasks", str(config.nodes)]
     if config.cpus_per_node:
         args.append(f"--cpus-per-task={config.cpus_per_node}")
-    if plan.min_nodes == plan.num_nodes:
-        args.append(f"--wait={max(10, round(plan.end_timeout_s))}")
+    args += LEAVE_ALONE
+    if plan.continues:
+        args.append("--no-kill")
     return [*args, *config.srun_args]
 
 
@@ -57,7 +60,7 @@ def render(plan: Plan, config: SlurmConfig, *, folder: Path, command: str) -> st
     from submitit.slurm import slurm
 
     text: str = slurm._make_sbatch_string(command=command, folder=folder, **settings(plan, config))
-    return drop_unset(text)
+    return finished(text, plan)
 
 
 def submitit_command(plan: Plan, folder: Path) -> str:
@@ -65,18 +68,34 @@ def submitit_command(plan: Plan, folder: Path) -> str:
     return f"{shlex.quote(plan.python)} -u -m submitit.core._submit {shlex.quote(str(folder))}"
 
 
-def drop_unset(script: str) -> str:
-    """Without the lines of options that are null."""
+JOB_END = """\
+srun=$!
+# The node agent of the head leaves the run's exit code; without one the cluster failed. A node that is lost would
+# keep srun waiting until Slurm gives the node up.
+code={run}/rendezvous/exit-$SLURM_JOB_ID-${{SLURM_RESTART_COUNT:-0}}
+(until [ -s "$code" ]; do sleep 1; done; sleep 5; kill -9 $srun) >/dev/null 2>&1 &
+wait $srun
+exit "$(cat "$code" 2>/dev/null || echo 3)"
+"""
+
+
+def finished(script: str, plan: Plan) -> str:
+    """submitit's script without the options that are null, and with an end that returns the run's exit code."""
     lines = [line for line in script.splitlines() if not re.fullmatch(r"#SBATCH --[a-z-]+=None", line)]
-    return "\n".join(lines) + "\n"
+    while not lines[-1].startswith("srun "):
+        assert not lines.pop().strip(), "submitit's script ends with its srun"
+    return "\n".join(lines) + " &\n" + JOB_END.format(run=shlex.quote(plan.run_dir))
 
 
-def _beyond_submitit(config: SlurmConfig) -> dict[str, str | None]:
+def _beyond_submitit(plan: Plan, config: SlurmConfig) -> dict[str, str | bool | None]:
     """Further options; and null for the two that submitit always writes: its wckey, and a time limit of 5 minutes."""
-    unset: dict[str, str | None] = {"wckey": None}
+    unset: dict[str, str | bool | None] = {"wckey": None}
     if config.time_min is None:
         unset["time"] = None
-    return unset | config.sbatch
+    rules: dict[str, str | bool | None] = {"requeue" if plan.requeue else "no-requeue": True}
+    if plan.continues:
+        rules["no-kill"] = True
+    return unset | rules | config.sbatch
 
 
 def _memory(mem_gb: float | None) -> str | None:

@@ -13,7 +13,7 @@ from hpcjet.config.cluster import SlurmConfig
 from hpcjet.config.root import LaunchConfig
 from hpcjet.errors import SubmitError
 from hpcjet.plan import Plan
-from hpcjet.slurm.script import drop_unset, settings
+from hpcjet.slurm.script import finished, settings
 from hpcjet.slurm.submission import Submission
 
 
@@ -67,7 +67,7 @@ def _slurm_executor(plan: Plan, cluster: SlurmConfig) -> Any:
             return 2
 
         def _make_submission_file_text(self, command: str, uid: str) -> str:
-            text = drop_unset(super()._make_submission_file_text(command, uid))
+            text = finished(super()._make_submission_file_text(command, uid), plan)
             plan.run.job.write_text(text)
             return text
 

@@ -34,6 +34,8 @@ PROGRESS_S = 1.0
 class SweWorkload:
     """Agents at software-engineering tasks. The driver is the only writer of results, so none can be there twice."""
 
+    connects = True
+
     def __init__(self, plan: Plan, config: LaunchConfig) -> None:
         assert isinstance(config.exp, SweConfig)
         self._plan, self._config, self._exp = plan, config, config.exp

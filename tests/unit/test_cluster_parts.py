@@ -9,111 +9,21 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import psutil
 import pytest
 
-from hpcjet.cluster import address, ports, site
-from hpcjet.cluster.address import address_of_head, address_towards, interface_address, interface_of, socket_path_fits
-from hpcjet.cluster.place import GIB, Place, available_memory, local_place, slurm_place
-from hpcjet.cluster.ports import BLOCK, LOWEST, PortBlock, candidate_blocks, ephemeral_floor, free_block, port_range
-from hpcjet.cluster.ray_args import head_args, object_store_bytes, worker_args
-from hpcjet.cluster.rendezvous import Rendezvous, node_mark
-from hpcjet.cluster.signals import Interrupted, signals_raise
-from hpcjet.cluster.site import node_environment, prepared_site, private_temp
+from hpcjet.cluster import address, ports
+from hpcjet.cluster.address import address_of_head, address_towards, interface_address, interface_of
+from hpcjet.cluster.place import GIB, Place, local_place
+from hpcjet.cluster.ports import BLOCK, LOWEST, PortBlock, candidate_blocks, ephemeral_floor, free_blocks, port_range
+from hpcjet.cluster.ray_args import head_args, worker_args
+from hpcjet.cluster.rendezvous import Rendezvous
+from hpcjet.cluster.signals import Interrupted, signals_ignored, signals_raise
+from hpcjet.cluster.site import node_environment, prepared_site
 from hpcjet.cluster.state import Phase, RunState, annotate_state, read_state, write_state
 from hpcjet.config.compose import compose
 from hpcjet.errors import BootstrapError
 from hpcjet.plan import Plan, make_plan
 from hpcjet.rundir import RunDir
-
-# place
-
-RECORDED = {
-    "SLURM_JOB_ID": "4711", "SLURM_JOB_NUM_NODES": "3", "SLURM_STEP_NUM_NODES": "3", "SLURM_STEP_NUM_TASKS": "3",
-    "SLURM_NODEID": "1", "SLURM_PROCID": "1", "SLURM_CPUS_ON_NODE": "16", "SLURM_MEM_PER_NODE": "8192",
-}  # fmt: skip
-
-
-def placed(**more: str) -> Place:
-    return slurm_place({**RECORDED, **more}, host="n2", first_host="n1", memory_bytes=7)
-
-
-def test_a_step_of_three_nodes() -> None:
-    assert placed() == Place(
-        allocation="4711", restart=0, rank=1, num_nodes=3, host="n2", cpus=16, gpus=0, memory_bytes=8 * GIB,
-        first_host="n1",
-    )  # fmt: skip
-    assert placed().name == "4711-0" and not placed().is_head and placed(SLURM_NODEID="0").is_head
-
-
-def test_an_array_element_that_was_requeued() -> None:
-    place = placed(SLURM_ARRAY_JOB_ID="12", SLURM_ARRAY_TASK_ID="3", SLURM_RESTART_COUNT="2")
-    assert (place.allocation, place.restart, place.name) == ("12_3", 2, "12_3-2")
-
-
-@pytest.mark.parametrize(
-    ("env", "memory"),
-    [
-        ({"SLURM_MEM_PER_NODE": "", "SLURM_MEM_PER_CPU": "512"}, 8 * GIB),
-        ({"SLURM_MEM_PER_NODE": "0"}, 7),
-        ({"SLURM_MEM_PER_NODE": ""}, 7),
-    ],
-    ids=["per cpu", "all of the node", "not told"],
-)
-def test_memory(env: dict[str, str], memory: int) -> None:
-    assert placed(**env).memory_bytes == memory
-
-
-@pytest.mark.parametrize(
-    ("env", "gpus"),
-    [
-        ({"SLURM_GPUS_ON_NODE": "4", "SLURM_STEP_GPUS": "0"}, 4),
-        ({"SLURM_STEP_GPUS": "0,2,3"}, 3),
-        ({"SLURM_JOB_GPUS": "1"}, 1),
-        ({"SLURM_GPUS_ON_NODE": "gpu:4", "SLURM_JOB_GPUS": "0,1"}, 2),
-        ({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, 0),
-        ({}, 0),
-    ],
-    ids=["count", "step's list", "job's list", "count is no number", "no-GPU text", "none"],
-)
-def test_gpus(env: dict[str, str], gpus: int) -> None:
-    assert placed(**env).gpus == gpus
-
-
-def test_more_than_one_task_per_node_is_refused() -> None:
-    with pytest.raises(BootstrapError, match="the job step has 12 tasks on 3 nodes: hpcjet needs one per node"):
-        placed(SLURM_STEP_NUM_TASKS="12")
-
-
-def test_this_machine_is_a_place() -> None:
-    place = local_place(host="h", cpus=2, gpus=0, memory_bytes=5)
-    assert place.is_head and place.num_nodes == 1 and place.allocation == f"local-{os.getpid()}"
-
-
-@pytest.mark.parametrize(
-    ("cgroup", "files", "memory"),
-    [
-        ("0::/job\n", {"job/memory.max": "1000\n"}, 1000),
-        ("0::/job\n", {"job/memory.max": "max\n"}, 4096),
-        ("5:memory,cpu:/job\n1:name=systemd:/x\n", {"memory/job/memory.limit_in_bytes": "2000\n"}, 2000),
-        ("5:memory:/job\n", {"memory/job/memory.limit_in_bytes": "9223372036854771712\n"}, 4096),
-        ("", {}, 4096),
-    ],
-    ids=["v2", "v2 without limit", "v1", "v1 without limit", "no cgroup"],
-)
-def test_the_cgroups_limit_counts(tmp_path: Path, cgroup: str, files: dict[str, str], memory: int) -> None:
-    (tmp_path / "self").mkdir()
-    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:      4 kB\n\n")
-    (tmp_path / "self/cgroup").write_text(cgroup)
-    for name, text in files.items():
-        (tmp_path / "cg" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "cg" / name).write_text(text)
-    assert available_memory(proc=tmp_path, cgroup_root=tmp_path / "cg") == memory
-
-
-def test_the_memory_of_this_machine_is_plausible() -> None:
-    assert 0 < available_memory() <= psutil.virtual_memory().total
-
 
 # ports
 
@@ -147,16 +57,16 @@ def test_allocations_seldom_collide() -> None:
 
 def test_a_bound_port_makes_it_move_on() -> None:
     candidates = candidate_blocks("busy-0", among=port_range(ephemeral_floor()))
-    first = free_block("busy-0", "0.0.0.0")
+    first = next(free_blocks("busy-0"))
     for used in ("gcs", "metrics"):
         with socket.create_server(("127.0.0.1", getattr(first, used))):
-            assert free_block("busy-0", "0.0.0.0").base != first.base
+            assert next(free_blocks("busy-0")).base != first.base
     assert first.base in [block.base for block in candidates]
-    assert free_block("busy-0", "0.0.0.0") == first
+    assert next(free_blocks("busy-0")) == first
 
 
 def test_a_port_in_time_wait_counts_as_free() -> None:
-    block = free_block("wait-0", "0.0.0.0")
+    block = next(free_blocks("wait-0"))
     server = socket.create_server(("127.0.0.1", block.gcs))
     client = socket.create_connection(("127.0.0.1", block.gcs))
     accepted, _ = server.accept()
@@ -164,13 +74,13 @@ def test_a_port_in_time_wait_counts_as_free() -> None:
     assert client.recv(1) == b""
     client.close()
     server.close()
-    assert free_block("wait-0", "0.0.0.0") == block
+    assert next(free_blocks("wait-0")) == block
 
 
 def test_no_free_block_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ports, "_can_bind", lambda address, port: False)
     with pytest.raises(BootstrapError, match=r"no free block of 16 ports .* ask for whole nodes with"):
-        free_block("1-0", "0.0.0.0")
+        next(free_blocks("1-0"))
 
 
 @pytest.mark.parametrize(("text", "floor"), [("9000\t65000\n", 9000), ("", 32_768), ("x", 32_768)])
@@ -209,7 +119,7 @@ def test_every_port_counts_and_limits_are_told_to_ray() -> None:
         object_store_bytes=GIB,
     )  # fmt: skip
     told = {int(word.partition("=")[2]) for word in head if "port=" in word and "worker" not in word}
-    assert told == set(named(block)) - {block.engine}
+    assert told == set(named(block)) - {block.engine, block.lifeline, block.master}
     for words in (head, worker):
         assert {"--num-cpus=4", "--num-gpus=1", f"--memory={99 * GIB}", f"--object-store-memory={GIB}"} <= set(words)
         assert {"--block", "--disable-usage-stats", "--min-worker-port=0", "--max-worker-port=0"} <= set(words)
@@ -222,17 +132,6 @@ def test_ray_knows_the_arguments() -> None:
     known = {option for parameter in start.params for option in parameter.opts + parameter.secondary_opts}
     words = head_args(ray_place(), address="a", ports=PortBlock(1), temp_dir=Path("/t"), object_store_bytes=1)
     assert {word.partition("=")[0] for word in words} <= known
-
-
-@pytest.mark.parametrize(
-    ("asked", "free", "expected"),
-    [
-        (None, 1 << 50, 8 * GIB), (2.0, 1 << 50, 2 * GIB), (20.0, 10 * GIB, 9 * GIB), (0.001, 1 << 50, 80 * 1024**2),
-    ],
-    ids=["a tenth, at most 8", "asked", "shm is small", "Ray's least"],
-)  # fmt: skip
-def test_object_store(asked: float | None, free: int, expected: int) -> None:
-    assert object_store_bytes(ray_place(), asked_gb=asked, shm_free_bytes=free) == pytest.approx(expected, abs=1)
 
 
 # address
@@ -269,12 +168,6 @@ def test_a_name_that_does_not_resolve_is_told() -> None:
         address_of_head(["n1", "no.such.host.invalid"])
 
 
-@pytest.mark.parametrize(("length", "fits"), [(43, True), (44, False)])
-def test_rays_socket_limit(length: int, fits: bool) -> None:
-    assert socket_path_fits(Path("/" + "a" * (length - 1))) is fits
-    assert not socket_path_fits(Path("/" + "ü" * 22)), "bytes count, not letters"
-
-
 # rendezvous
 
 
@@ -287,7 +180,6 @@ def test_words_are_left_and_found(tmp_path: Path) -> None:
     meeting.leave("head.json", {"port": 1})
     meeting.leave("head.json", {"port": 2})
     assert meeting.names() == {"head.json"} and meeting.read("head.json") == {"port": 2}
-    assert node_mark("ended", 3) == "ended-3.json"
 
 
 def test_a_wait_ends_with_the_word_the_check_or_the_limit(tmp_path: Path) -> None:
@@ -317,29 +209,6 @@ def plan_in(tmp_path: Path, *words: str) -> Plan:
     return make_plan(config, run_dir=RunDir(tmp_path / "run"), python="python")
 
 
-def test_a_long_tmpdir_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    long = tmp_path / ("x" * 40)
-    long.mkdir()
-    short = Path("/tmp") / f"hjt{os.getpid()}"
-    short.mkdir()
-    try:
-        folder = private_temp({"SLURM_TMPDIR": str(long), "TMPDIR": str(short)})
-        assert folder.parent == short and stat.S_IMODE(folder.stat().st_mode) == 0o711
-        assert socket_path_fits(folder) and list(long.iterdir()) == []
-        folder.rmdir()
-        other = private_temp({"TMPDIR": str(long)})
-        assert other.parent == Path("/tmp")
-        other.rmdir()
-    finally:
-        short.rmdir()
-
-
-def test_no_short_folder_is_told_with_what_was_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(site, "socket_path_fits", lambda folder: False)
-    with pytest.raises(BootstrapError, match=r"tried /nowhere, /tmp, /dev/shm; .* point TMPDIR to a short local"):
-        private_temp({"TMPDIR": "/nowhere"})
-
-
 def test_the_environment_of_a_node(tmp_path: Path) -> None:
     plan = plan_in(tmp_path, "+cluster.env.MINE=1", "+cluster.env.PATH=/mine")
     job = {
@@ -353,6 +222,7 @@ def test_the_environment_of_a_node(tmp_path: Path) -> None:
     assert not {"RAY_ADDRESS", "SLURM_CPUS_PER_TASK", "SLURM_MEM_PER_CPU"} & env.keys()
     assert env["RAY_task_retry_delay_ms"] == "7", "what the user set is kept"
     assert env["CUDA_VISIBLE_DEVICES"] == "" and env["RAY_AUTH_MODE"] == "token"
+    assert (env["HPCJET_RUN_DIR"], env["HPCJET_RESTART"]) == (plan.run_dir, "0")
     assert env["RAY_AUTH_TOKEN_PATH"] == str(plan.run.secret("ray-token")), "where it is, never what it is"
 
 
@@ -382,6 +252,26 @@ def test_the_first_signal_raises_and_later_ones_do_not() -> None:
                 ended_in_order = True
     assert ended_in_order and signal.getsignal(signal.SIGUSR2) == before
     assert not issubclass(Interrupted, Exception)
+
+
+def test_a_signal_may_be_put_off_and_an_urgent_one_overtakes_it() -> None:
+    patience = {signal.SIGUSR2: 30.0, signal.SIGTERM: 0.2}
+    began = time.monotonic()
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        with signals_raise(signal.SIGTERM, signal.SIGUSR2, delay_s=lambda number: patience[signal.Signals(number)]):
+            os.kill(os.getpid(), signal.SIGUSR2)
+            os.kill(os.getpid(), signal.SIGTERM)
+            worked_on = time.monotonic() - began
+            time.sleep(5)
+    assert worked_on < 0.2 <= time.monotonic() - began < 2
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
+def test_last_words_are_not_cut_short() -> None:
+    with signals_ignored(signal.SIGTERM):
+        os.kill(os.getpid(), signal.SIGTERM)
+        said = True
+    assert said
 
 
 # state

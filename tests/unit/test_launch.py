@@ -153,7 +153,7 @@ def from_template(run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (folder / "srun").chmod(0o755)
     (tmp_path / "venv" / "bin").mkdir(parents=True)
     (tmp_path / "venv" / "bin" / "activate").write_text(f"PATH={Path(sys.executable).parent}:$PATH\n")
-    env = {**os.environ, "SLURM_JOB_ID": "77", "HPCJET_VENV": str(tmp_path / "venv"), "PYTHONPATH": str(ROOT)}
+    env = {**os.environ, "SLURM_JOB_ID": "77", "SLURM_JOB_NUM_NODES": "1", "HPCJET_VENV": str(tmp_path / "venv"), "PYTHONPATH": str(ROOT)}
     command = ["bash", str(templates_dir() / "run.sbatch"), str(run)]
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
 
@@ -167,7 +167,7 @@ def test_the_template_starts_a_prepared_run(
     assert len(json.loads((run.path / "noop.json").read_text())["hosts"]) == 1
     assert json.loads(run.submission.read_text())["job_id"] == "77"
     hpcjet("status", "latest")
-    assert capsys.readouterr().out == "done (exit code 0)\n"
+    assert capsys.readouterr().out.startswith("done (exit code 0)\n")
 
 
 def test_too_few_nodes_in_the_template_are_told(

@@ -22,7 +22,7 @@ from hpcjet.dryrun import dry_run_text
 from hpcjet.errors import ConfigError, SubmitError
 from hpcjet.plan import Plan, make_plan
 from hpcjet.rundir import RunDir
-from hpcjet.slurm.script import drop_unset, render, submitit_command
+from hpcjet.slurm.script import finished, render, submitit_command
 from hpcjet.slurm.submit import read_job_id, submit
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -76,9 +76,11 @@ def test_null_is_not_rendered() -> None:
     assert "None" not in script and "False" not in script
 
 
-def test_only_option_lines_are_dropped() -> None:
+def test_only_option_lines_are_dropped(tmp_path: Path) -> None:
     kept = "#!/bin/bash\n#SBATCH --wckey=x\nexport A=None\n# b=None\n"
-    assert drop_unset(kept + "#SBATCH --open-mode=None\n") == kept
+    plan, _ = request(run=tmp_path)
+    script = finished(kept + "#SBATCH --open-mode=None\nsrun x\n\n", plan)
+    assert script.startswith(kept + "srun x &\n")
 
 
 ODD = ["with space", "it's", 'a"b', "$HOME", "a;b&c", "`id`", "a\\b", "#x", "*", "ü"]
@@ -92,8 +94,8 @@ def run_script(script: str, folder: Path) -> list[str]:
     srun.chmod(0o755)
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
     env = {**os.environ, "PATH": f"{srun.parent}:{os.environ['PATH']}"}
-    done = subprocess.run(["bash"], input=script, text=True, env=env, capture_output=True, check=True)
-    assert not done.stderr
+    done = subprocess.run(["bash"], input=script, text=True, env=env, capture_output=True, check=False)
+    assert not done.stderr and done.returncode == 3, "no node agent of a head left an exit code"
     return done.stdout.split("\0")[:-1]
 
 
@@ -106,6 +108,23 @@ def test_odd_paths_reach_srun_as_they_are(odd: str, tmp_path: Path) -> None:
     assert words[-5:] == [python, "-u", "-m", "submitit.core._submit", f"{run}/submit"]
     [line] = [line for line in script.splitlines() if line.startswith("#SBATCH --output=")]
     assert shlex.split(line.removeprefix("#SBATCH ")) == [f"--output={run}/submit/%j_0_log.out"]
+
+
+@pytest.mark.parametrize(("srun", "left", "code"), [("exit 0", "7", 7), ("exit 137", "", 3), ("sleep 60", "0", 0)],
+                         ids=["ours counts", "a head that was killed", "a node that is lost"])  # fmt: skip
+def test_the_job_ends_with_the_code_that_the_head_left(srun: str, left: str, code: int, tmp_path: Path) -> None:
+    plan, config = request(run=tmp_path / "it's a run")
+    assert isinstance(config.cluster, SlurmConfig)
+    folder = tmp_path / "slurm"
+    folder.mkdir()
+    stub(folder, "srun", first=srun)
+    script = render(plan, config.cluster, folder=plan.run.submit_folder, command="x")
+    (plan.run.path / "rendezvous").mkdir(parents=True)
+    if left:
+        (plan.run.path / "rendezvous" / "exit-4711-0").write_text(left)
+    env = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "4711"}
+    done = subprocess.run(["bash"], input=script, text=True, env=env, check=False, timeout=20)
+    assert done.returncode == code
 
 
 @pytest.mark.parametrize("value", ["/runs/a\nb", "/runs/a%b"], ids=["line break", "percent sign"])

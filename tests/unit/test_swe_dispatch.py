@@ -1,5 +1,6 @@
 """The dispatcher: on a fake of the module ray for losses that cannot be had on demand, and once on a real Ray."""
 
+import io
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from hpcjet.cluster.inbox import Inbox
 from hpcjet.config.exp import SweConfig
 from hpcjet.errors import BootstrapError, SandboxError
 from hpcjet.swe import dispatch
@@ -22,6 +24,13 @@ from hpcjet.swe.record import Record
 from hpcjet.tasks.task import Task
 from hpcjet.tasks.verdict import Verdict
 from hpcjet.workload import Cluster
+
+
+def cluster_of(ray: Any, *hosts: str) -> Cluster:
+    return Cluster(
+        ray=ray, address="h", gcs_port=1, engine_port=2, master_port=3, hosts=hosts, inbox=Inbox(io.StringIO())
+    )
+
 
 ROOT = Path(__file__).parents[2]
 SETTINGS: AttemptSettings = SimpleNamespace(scaffold="mini")  # type: ignore[assignment]
@@ -143,7 +152,7 @@ class FakeRay:
 def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[Record], Dispatcher]]:
     def run(ray: FakeRay, work: list[Job], **settings: Any) -> tuple[list[Record], Dispatcher]:
         monkeypatch.setattr(dispatch, "time", SimpleNamespace(monotonic=lambda: ray.now))
-        cluster = Cluster(ray=ray, address="h", engine_port=1, hosts=tuple(ray.cpus))
+        cluster = cluster_of(ray, *ray.cpus)
         dispatcher = Dispatcher(cluster, SweConfig(**settings), SETTINGS)
         checks = iter(range(10_000))
         return list(dispatcher.run(work, check=lambda: assert_goes_on(next(checks)))), dispatcher
@@ -272,7 +281,7 @@ def test_a_sandbox_that_cannot_be_opened_is_told_as_such(run: Run) -> None:
 
 def test_check_may_stop_it(monkeypatch: pytest.MonkeyPatch) -> None:
     ray = FakeRay({"n1": 1}, lambda node, job: PENDING)
-    dispatcher = Dispatcher(Cluster(ray=ray, address="h", engine_port=1, hosts=("n1",)), SweConfig(), SETTINGS)
+    dispatcher = Dispatcher(cluster_of(ray, "n1"), SweConfig(), SETTINGS)
 
     def check() -> None:
         if ray.calls:
@@ -307,7 +316,7 @@ REAL = '''
     dispatch.AttemptHost = Host
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 * 1024**2,
              _temp_dir=sys.argv[1])
-    cluster = Cluster(ray=ray, address="127.0.0.1", engine_port=1, hosts=("x",))
+    cluster = Cluster(ray=ray, address="127.0.0.1", gcs_port=1, engine_port=2, master_port=3, hosts=("x",), inbox=None)
     exp = SweConfig(memory_gb=0.1, max_tries=3)
     class Settings: scaffold = "mini"
     work = [Job(Task(instance_id=f"a__b-{n}", repo="a/b", base_commit="c", problem_statement="", patch="",

@@ -1,0 +1,67 @@
+"""What a batch script of one's own runs on the first node: the one srun of a run, and the run's exit code.
+
+`python -m hpcjet.cluster.batch RUN`, inside an allocation; hpcjet's own script does the same in its last lines.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from hpcjet.cluster.rendezvous import exit_file
+from hpcjet.errors import EXIT_CLUSTER, EXIT_REQUEST, ConfigError
+from hpcjet.plan import Plan, agent_command, read_plan
+from hpcjet.slurm.script import LEAVE_ALONE
+
+LOST_NODE_S = 5.0
+"""srun's time to end after the head's; it would wait for a node that is lost until Slurm gives the node up."""
+
+
+def srun_command(plan: Plan, env: Mapping[str, str]) -> list[str]:
+    """The srun of this allocation. cpus-per-task is repeated: since Slurm 22.05 a step does not inherit it."""
+    nodes = env["SLURM_JOB_NUM_NODES"]
+    words = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", *LEAVE_ALONE]
+    if cpus := env.get("SLURM_CPUS_PER_TASK"):
+        words.append(f"--cpus-per-task={cpus}")
+    if plan.continues:
+        words.append("--no-kill")
+    return [*words, *agent_command(plan)]
+
+
+def run_agents(plan: Plan) -> int:
+    """Start a node agent on every node and wait for them; returns the run's exit code."""
+    ended = exit_file(plan.run, os.environ)
+    ended.unlink(missing_ok=True)
+    step = subprocess.Popen(srun_command(plan, os.environ))
+    ended_at: float | None = None
+    while step.poll() is None:
+        time.sleep(0.1)
+        if ended_at is None and ended.exists():
+            ended_at = time.monotonic()
+        if ended_at is not None and time.monotonic() > ended_at + LOST_NODE_S:
+            step.kill()
+    try:
+        return int(ended.read_text())
+    except (OSError, ValueError):
+        return EXIT_CLUSTER
+
+
+def main() -> None:
+    if len(sys.argv) != 2 or "SLURM_JOB_NUM_NODES" not in os.environ:
+        print("usage, in a Slurm job: python -m hpcjet.cluster.batch RUN", file=sys.stderr)
+        sys.exit(EXIT_REQUEST)
+    try:
+        plan = read_plan((Path(sys.argv[1]) / "plan.json").read_text())
+    except OSError as error:
+        print(f"hpcjet: {sys.argv[1]} is no run directory: {error}; make one with submit=false", file=sys.stderr)
+        sys.exit(EXIT_REQUEST)
+    except ConfigError as error:
+        print(f"hpcjet: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    sys.exit(run_agents(plan))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""How an allocation's part of a run ended, and what follows: done, failed, or stopped and queued again."""
+
+import os
+import signal
+from dataclasses import dataclass, replace
+
+from hpcjet.cluster.events import Event, Events
+from hpcjet.cluster.place import Place
+from hpcjet.cluster.state import ASK, REQUEUED, RESUBMIT, Phase, RunState, read_state, write_state
+from hpcjet.errors import EXIT_INTERRUPTED, EXIT_OK
+from hpcjet.plan import Plan
+from hpcjet.slurm.requeue import Cause, cause_of_sigterm, element_id, requeue, time_left_s
+
+
+@dataclass(frozen=True)
+class End:
+    """What became of one node's part."""
+
+    code: int
+    reason: str = ""
+    signal: str = ""
+    """The signal that asked for it."""
+    asked: float = 0.0
+    """When, in Unix seconds."""
+
+
+def until_stop_s(plan: Plan, number: int) -> float:
+    """Seconds that work may still go on after a signal.
+
+    Slurm warns up to a minute early; in a short job that is most of its time.
+    """
+    if number != signal.SIGUSR2 or plan.signal_delay_s is None:
+        return 0.0
+    left_s = time_left_s(os.environ)
+    return max(0.0, left_s - plan.signal_delay_s) if left_s is not None else 0.0
+
+
+def final_state(plan: Plan, place: Place, end: End, events: Events, *, started: float) -> RunState:
+    """The last word of an allocation, and whether its job shall be queued again (`then`)."""
+    state = RunState(_phase(end), allocation=place.allocation, exit_code=end.code, started=started)
+    if not end.signal:
+        return replace(state, reason=end.reason or _drivers_reason(plan, end))
+    cause = _cause(plan, end)
+    events.note(Event.stop_asked, at=end.asked, reason=cause.value)
+    reason, then = _what_follows(plan, place, cause)
+    return replace(state, reason=f"it got {end.signal} ({cause.value}){reason}", then=then)
+
+
+def queue_again(plan: Plan, state: RunState, events: Events) -> None:
+    """Ask Slurm to run the job again. The very last thing: Slurm then kills what is left of it, us included."""
+    events.note(Event.requeued)
+    if refused := requeue(element_id(os.environ)):
+        reason = f"{state.reason}; but it could not be: {refused}"
+        write_state(plan.run.state, replace(state, reason=reason, then=RESUBMIT))
+
+
+def _what_follows(plan: Plan, place: Place, cause: Cause) -> tuple[str, str]:
+    """(what is said about it, what follows)"""
+    if not plan.requeue or cause is Cause.cancelled:
+        return "", ""
+    if place.restart >= plan.max_restarts:
+        return f"; not queued again after {place.restart} restarts (cluster.max_restarts={plan.max_restarts})", ""
+    if cause is Cause.unknown:
+        return "; the node could not find out which", ASK
+    return f"; to be queued again, restart {place.restart + 1} of at most {plan.max_restarts}", REQUEUED
+
+
+def _cause(plan: Plan, end: End) -> Cause:
+    if plan.cluster == "local":
+        return Cause.cancelled
+    if end.signal == "SIGUSR2":
+        return Cause.time_limit
+    cause = cause_of_sigterm(os.environ["SLURM_JOB_ID"])
+    left_s = time_left_s(os.environ) if cause is Cause.unknown else None
+    return Cause.time_limit if left_s is not None and left_s <= 0 else cause
+
+
+def _phase(end: End) -> Phase:
+    return {EXIT_OK: Phase.done, EXIT_INTERRUPTED: Phase.interrupted}.get(end.code, Phase.failed)
+
+
+def _drivers_reason(plan: Plan, end: End) -> str:
+    """What the driver noted before it failed."""
+    state = read_state(plan.run.state)
+    return state.reason if state and end.code else ""

@@ -1,0 +1,267 @@
+"""The lifeline: one TCP connection from each worker's node agent to the head's, for as long as the run lasts.
+
+What is said on it is a few short lines of JSON. What counts is the connection itself: the kernel closes it when an
+agent dies, however it dies, and keep-alive probes find a machine that lost its power. So the end of either side is
+noticed at once, on any file system. A worker is heard once it has proved with the run's secret that it belongs to it.
+"""
+
+import contextlib
+import errno
+import hashlib
+import hmac
+import json
+import secrets
+import selectors
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpcjet.errors import NodeLostError
+
+PROBE_AFTER_S, PROBE_EVERY_S, PROBES = 3, 1, 4
+"""A machine that does not answer is given up after 7 seconds."""
+STRANGER_S = 10.0
+"""A connection that has not proved itself by then is closed."""
+LONGEST_LINE = 64 * 1024
+BACKLOG = 4096
+
+
+@dataclass(eq=False)
+class Peer:
+    """A worker's connection, as the head sees it."""
+
+    socket: socket.socket
+    nonce: str
+    since: float
+    rank: int | None = None
+    """None until it has proved itself."""
+    received: bytearray = field(default_factory=bytearray)
+
+
+@dataclass(frozen=True)
+class Word:
+    """Something a worker said, or that its connection ended: then the word is `gone`."""
+
+    rank: int
+    word: str
+    facts: dict[str, Any]
+
+
+GONE = "gone"
+
+
+def said(words: Sequence[Word], word: str) -> list[Word]:
+    """Those of the words that say this."""
+    return [each for each in words if each.word == word]
+
+
+class Hub:
+    """The head's side. All of it happens within `serve`, in the caller's thread."""
+
+    def __init__(self, port: int, *, secret: str) -> None:
+        self._secret = secret
+        self._selector = selectors.DefaultSelector()
+        self._peers: dict[int, Peer] = {}
+        self._strangers: set[Peer] = set()
+        self._said: dict[str, bytes] = {}
+        self._listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._listener.bind(("0.0.0.0", port))
+        self._listener.listen(BACKLOG)
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ, None)
+
+    @property
+    def ranks(self) -> set[int]:
+        """The workers that are connected."""
+        return set(self._peers)
+
+    def serve(self, timeout_s: float) -> list[Word]:
+        """What workers said within `timeout_s`; returns as soon as somebody said something."""
+        words: list[Word] = []
+        deadline = time.monotonic() + timeout_s
+        while not words:
+            left_s = deadline - time.monotonic()
+            for key, _ in self._selector.select(max(0.0, left_s)):
+                words += self._accept() if key.data is None else self._read(key.data)
+            self._drop_strangers()
+            if left_s <= 0:
+                break
+        return words
+
+    def announce(self, word: str, **facts: Any) -> None:
+        """Say something to all workers, and to those that come later; the newest facts of a word hold."""
+        self._said[word] = _line({"word": word, **facts})
+        for peer in list(self._peers.values()):
+            _send(peer, self._said[word])
+
+    def close(self) -> None:
+        for peer in [*self._peers.values(), *self._strangers]:
+            peer.socket.close()
+        self._listener.close()
+        self._selector.close()
+
+    def _accept(self) -> list[Word]:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                _keep_alive(connection)
+                connection.setblocking(False)
+                peer = Peer(connection, secrets.token_hex(16), time.monotonic())
+                self._strangers.add(peer)
+                self._selector.register(connection, selectors.EVENT_READ, peer)
+                _send(peer, _line({"word": "nonce", "nonce": peer.nonce}))
+        return []
+
+    def _read(self, peer: Peer) -> list[Word]:
+        ended = _receive(peer.socket, peer.received)
+        words: list[Word] = []
+        for said in _lines(peer.received):
+            if peer.rank is not None:
+                words.append(Word(peer.rank, said.pop("word"), said))
+            elif hmac.compare_digest(said.get("proof", ""), proof(self._secret, peer.nonce)):
+                words += self._admit(peer, said)
+            else:
+                ended = True
+                break
+        if ended or len(peer.received) > LONGEST_LINE:
+            words += self._part(peer)
+        return words
+
+    def _admit(self, peer: Peer, said: dict[str, Any]) -> list[Word]:
+        self._strangers.discard(peer)
+        peer.rank = int(said["rank"])
+        earlier = self._peers.get(peer.rank)
+        self._peers[peer.rank] = peer
+        words = [Word(peer.rank, "hello", said["facts"])]
+        if earlier:
+            self._forget(earlier)
+        for line in self._said.values():
+            _send(peer, line)
+        return words
+
+    def _part(self, peer: Peer) -> list[Word]:
+        self._forget(peer)
+        self._strangers.discard(peer)
+        if peer.rank is None or self._peers.get(peer.rank) is not peer:
+            return []
+        del self._peers[peer.rank]
+        return [Word(peer.rank, GONE, {})]
+
+    def _forget(self, peer: Peer) -> None:
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(peer.socket)
+        peer.socket.close()
+
+    def _drop_strangers(self) -> None:
+        for peer in [each for each in self._strangers if time.monotonic() > each.since + STRANGER_S]:
+            self._part(peer)
+
+
+class Line:
+    """A worker's side."""
+
+    def __init__(self, connection: socket.socket, *, head: str) -> None:
+        self._socket, self._head = connection, head
+        self._received = bytearray()
+        self._connected = True
+
+    def say(self, word: str, **facts: Any) -> None:
+        """Tell the head; nothing happens if it is gone, which the next `hear` reports."""
+        with contextlib.suppress(OSError):
+            self._socket.sendall(_line({"word": word, **facts}))
+
+    def hear(self, timeout_s: float) -> list[dict[str, Any]]:
+        """What the head said within `timeout_s`. Raises NodeLostError if it is gone."""
+        self._socket.settimeout(max(timeout_s, 0.001))
+        said = list(_lines(self._received))
+        if not said and self._connected:
+            self._connected = not _receive(self._socket, self._received)
+            said = list(_lines(self._received))
+        if not said and not self._connected:
+            raise NodeLostError(f"the connection to the node agent of the head, {self._head}, is gone")
+        return said
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def connect(
+    addresses: Sequence[str], port: int, *, secret: str, rank: int, facts: dict[str, Any], timeout_s: float
+) -> Line:
+    """Connect to the head at the first of its addresses that answers, and prove to belong to the run.
+
+    Raises OSError with the last failure if none answers.
+    """
+    failure: OSError = OSError("the head has no address")
+    for address in addresses:
+        try:
+            connection = socket.create_connection((address, port), timeout=timeout_s)
+        except OSError as error:
+            failure = type(error)(f"{address}:{port}: {error}")
+            continue
+        _keep_alive(connection)
+        line = Line(connection, head=f"{address}:{port}")
+        try:
+            (nonce,) = line.hear(timeout_s) or [{}]
+            assert nonce.get("word") == "nonce"
+        except (AssertionError, NodeLostError):
+            connection.close()
+            failure = OSError(f"{address}:{port}: what listens there is not the head of this run")
+            continue
+        answer = {"proof": proof(secret, nonce["nonce"]), "rank": rank, "facts": facts}
+        connection.sendall(_line(answer))
+        return line
+    raise failure
+
+
+def proof(secret: str, nonce: str) -> str:
+    """What shows that one knows the secret, good for one connection. HMAC, RFC 2104."""
+    return hmac.new(secret.encode(), f"hpcjet lifeline {nonce}".encode(), hashlib.sha256).hexdigest()
+
+
+def _keep_alive(connection: socket.socket) -> None:
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE_AFTER_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_EVERY_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
+    # Keep-alive waits while sent data is not acknowledged; this limits that case alike.
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * (PROBE_AFTER_S + PROBE_EVERY_S * PROBES))
+
+
+def _send(peer: Peer, line: bytes) -> None:
+    # A few hundred bytes in all fit the socket's buffer; one whose buffer is full is as good as gone.
+    with contextlib.suppress(OSError):
+        peer.socket.send(line)
+
+
+def _receive(connection: socket.socket, into: bytearray) -> bool:
+    """Append what has come; True when the other side is gone."""
+    try:
+        data = connection.recv(65_536)
+    except BlockingIOError:
+        return False
+    except TimeoutError as error:
+        # Nothing came in time; with an error number it is the kernel, whose probes were not answered.
+        return error.errno == errno.ETIMEDOUT
+    except OSError:
+        return True
+    into += data
+    return not data
+
+
+def _lines(received: bytearray) -> Iterator[dict[str, Any]]:
+    while (end := received.find(b"\n")) >= 0:
+        line = bytes(received[:end])
+        del received[: end + 1]
+        with contextlib.suppress(ValueError):
+            said = json.loads(line)
+            if isinstance(said, dict):
+                yield said
+
+
+def _line(said: dict[str, Any]) -> bytes:
+    return json.dumps(said).encode() + b"\n"

@@ -1,0 +1,87 @@
+"""Why Slurm told a job to stop, how long it has left, and how it is queued again; asked on a node of the job."""
+
+import os
+import subprocess
+import time
+from collections.abc import Mapping
+from enum import Enum
+
+CALL_TIMEOUT_S = 5.0
+TRIES = 8
+
+
+class Cause(Enum):
+    """Why a job was told to stop."""
+
+    time_limit = "the time limit is near"
+    preempted = "preempted"
+    cancelled = "cancelled"
+    unknown = "cancelled or preempted"
+
+
+def cause_of_sigterm(job_id: str) -> Cause:
+    """Ask the controller, once: SIGTERM alone may mean any of them."""
+    answer = _run("scontrol", "show", "job", "--oneliner", job_id)
+    return Cause.unknown if answer is None or answer.returncode else cause_in(answer.stdout)
+
+
+def cause_in(answer: str) -> Cause:
+    """The cause, from what `scontrol show job --oneliner` says of a job that just got SIGTERM."""
+    facts = dict(word.partition("=")[::2] for word in answer.split())
+    state = facts.get("JobState", "")
+    if state == "PREEMPTED" or facts.get("PreemptTime", "None") not in ("None", "Unknown", ""):
+        return Cause.preempted
+    if state in ("TIMEOUT", "DEADLINE"):
+        return Cause.time_limit
+    return Cause.cancelled if state in ("CANCELLED", "COMPLETING", "COMPLETED", "RUNNING") else Cause.unknown
+
+
+def time_left_s(env: Mapping[str, str]) -> float | None:
+    """Seconds until the job's limit; None if there is none or nobody knows."""
+    if (end := env.get("SLURM_JOB_END_TIME", "")).isdigit():
+        return int(end) - time.time()
+    answer = _run("squeue", "--noheader", "--jobs", env.get("SLURM_JOB_ID", ""), "--format", "%L")
+    return None if answer is None or answer.returncode else parse_left(answer.stdout)
+
+
+def parse_left(text: str) -> float | None:
+    """Seconds in squeue's `[days-][[hours:]minutes:]seconds`; None for UNLIMITED, NOT_SET, INVALID or nothing."""
+    days, dash, clock = text.strip().rpartition("-")
+    parts = clock.split(":")
+    if not all(part.isdigit() for part in parts) or (dash and not days.isdigit()):
+        return None
+    seconds = 0
+    for part in parts:
+        seconds = seconds * 60 + int(part)
+    return float(seconds + int(days or 0) * 86_400)
+
+
+def element_id(env: Mapping[str, str]) -> str:
+    """The id of this job alone: within an array the plain id would mean every element."""
+    array = env.get("SLURM_ARRAY_JOB_ID")
+    return f"{array}_{env['SLURM_ARRAY_TASK_ID']}" if array else env["SLURM_JOB_ID"]
+
+
+def requeue(job_id: str) -> str:
+    """Ask that the job runs again; Slurm then ends what is left of it. Returns an empty text, or why it cannot be."""
+    reason = ""
+    for number in range(TRIES):
+        answer = _run("scontrol", "requeue", job_id)
+        if answer is None:
+            return "scontrol is not on this node, or does not answer"
+        if answer.returncode == 0:
+            return ""
+        reason = answer.stderr.strip() or answer.stdout.strip()
+        # A job that is just ending cannot be requeued until it has ended on its other nodes.
+        if "disabled" in reason or "Invalid" in reason or "denied" in reason:
+            break
+        time.sleep(0.25 * (number + 1))
+    return reason
+
+
+def _run(*command: str) -> "subprocess.CompletedProcess[str] | None":
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("SQUEUE_", "SCONTROL_"))}
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=CALL_TIMEOUT_S, env=env, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
