@@ -4,7 +4,7 @@
 ├── config.yaml  plan.json  job.sbatch  submission.json  state.json  progress.json  summary.json  report.html
 ├── events.jsonl                           what happened when
 ├── submit/                                submitit's own files
-├── logs/<allocation>-<restart>/<node>.log
+├── logs/<allocation>-<restart>/<node>.log  output.log
 ├── rendezvous/<allocation>-<restart>/     where the nodes of one allocation find each other
 ├── results/                               segments of the result store
 ├── artifacts/<instance_id>/<attempt>/     trajectory.json  patch.diff  tests.log  junit.xml
@@ -130,6 +130,10 @@ class RunDir:
 
     def node_log(self, allocation: str, *, restart: int = 0, node: str) -> Path:
         return self.logs(allocation, restart=restart) / f"{path_name(node)}.log"
+
+    def output(self, allocation: str, *, restart: int = 0) -> Path:
+        """What a program of the user's printed."""
+        return self.logs(allocation, restart=restart) / "output.log"
 
     def rendezvous(self, allocation: str, *, restart: int = 0) -> Path:
         return self.path / "rendezvous" / f"{allocation}-{restart}"

@@ -8,6 +8,7 @@ from omegaconf import MISSING
 
 from hpcjet.config.check import bad
 from hpcjet.config.cluster import ClusterConfig, LabConfig, LocalConfig, SlurmConfig
+from hpcjet.config.command import MpiConfig, RayConfig, TorchrunConfig
 from hpcjet.config.engine import EngineConfig, OpenAIConfig, OracleConfig
 from hpcjet.config.exp import ExpConfig, NoopConfig, SweConfig
 from hpcjet.config.sandbox import SandboxConfig
@@ -45,7 +46,13 @@ class LaunchConfig:
 
 
 SCHEMAS: dict[str, dict[str, type]] = {
-    "exp": {"swe": SweConfig, "noop": NoopConfig},
+    "exp": {
+        "swe": SweConfig,
+        "ray": RayConfig,
+        "mpi": MpiConfig,
+        "torchrun": TorchrunConfig,
+        "noop": NoopConfig,
+    },
     "cluster": {"local": LocalConfig, "slurm": SlurmConfig, "lab": LabConfig},
     "engine": {"oracle": OracleConfig, "openai": OpenAIConfig},
     "sandbox": {"auto": SandboxConfig},

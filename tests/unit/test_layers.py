@@ -20,7 +20,7 @@ LAYERS = [
     {"cluster"},
     {"tasks"},
     {"engine", "learner"},
-    {"workload", "noop", "swe", "swarm"},
+    {"workload", "noop", "command", "swe", "swarm"},
     {"drive", "lab"},
     {"preflight", "start", "follow", "dryrun", "outcome", "timeline"},
     {"launch"},
