@@ -63,8 +63,11 @@ def run_agent(plan_file: Path) -> int:
     """Run this node's part of a plan; returns the exit code of the run."""
     started = time.time()
     plan = read_plan(plan_file.read_text())
-    hosts = _hosts(plan)
-    place = _place(plan, hosts)
+    try:
+        hosts = _hosts(plan)
+        place = _place(plan, hosts)
+    except HpcjetError as error:
+        return _out_of_place(plan, error)
     _log_to(plan.run.node_log(place.allocation, restart=place.restart, node=path_name(place.host)))
     _log.info("node %d of %d: %s, %d CPUs, %d GPUs", place.rank, place.num_nodes, place.host, place.cpus, place.gpus)
     for warning in place.warnings:
@@ -89,14 +92,34 @@ def _head(plan: Plan, place: Place, hosts: list[str], started: float) -> int:
     end = _run(plan, place, work, delay_s=lambda number: until_stop_s(plan, number))
     with signals_ignored(signal.SIGTERM, signal.SIGUSR2):
         state = final_state(plan, place, end, events, started=started)
-        _free_the_run(plan)
-        write_state(plan.run.state, state)
-        events.note(Event.released, exit_code=end.code)
-        atomic_write(exit_file(plan.run, os.environ), str(end.code))
         _log.info("ends with %d%s", end.code, f": {state.reason}" if state.reason else "")
+        _last_words(plan, state, events)
         if state.then == REQUEUED:
             queue_again(plan, state, events)
     return end.code
+
+
+def _last_words(plan: Plan, state: RunState, events: Events) -> None:
+    """What others wait for. With a full disk the job still ends, and Slurm's own word has to do."""
+    events.note(Event.released, exit_code=state.exit_code or 0)
+    for say in (
+        lambda: _free_the_run(plan),
+        lambda: write_state(plan.run.state, state),
+        lambda: atomic_write(exit_file(plan.run, os.environ), str(state.exit_code)),
+    ):
+        try:
+            say()
+        except OSError as error:
+            _log.error("the run directory cannot be written: %s", error)
+
+
+def _out_of_place(plan: Plan, error: HpcjetError) -> int:
+    """The variables of this step are not what a node agent can work with; the first task says it for all."""
+    print(f"hpcjet: {error}", file=sys.stderr, flush=True)
+    if os.environ.get("SLURM_PROCID", "0") == "0":
+        write_state(plan.run.state, RunState(Phase.failed, exit_code=error.exit_code, reason=str(error)))
+        atomic_write(exit_file(plan.run, os.environ), str(error.exit_code))
+    return error.exit_code
 
 
 def _worker(plan: Plan, place: Place, started: float) -> int:

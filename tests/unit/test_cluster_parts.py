@@ -1,4 +1,4 @@
-"""The parts of a node agent that stand alone: place, ports, address, rendezvous, site, signals, state."""
+"""The parts of a node agent that stand alone: ports, Ray's arguments, rendezvous, site, signals, state."""
 
 import json
 import os
@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcjet.cluster import address, ports
-from hpcjet.cluster.address import address_of_head, address_towards, interface_address, interface_of
+from hpcjet.cluster import ports
 from hpcjet.cluster.place import GIB, Place, local_place
 from hpcjet.cluster.ports import BLOCK, LOWEST, PortBlock, candidate_blocks, ephemeral_floor, free_blocks, port_range
 from hpcjet.cluster.ray_args import head_args, worker_args
@@ -132,40 +131,6 @@ def test_ray_knows_the_arguments() -> None:
     known = {option for parameter in start.params for option in parameter.opts + parameter.secondary_opts}
     words = head_args(ray_place(), address="a", ports=PortBlock(1), temp_dir=Path("/t"), object_store_bytes=1)
     assert {word.partition("=")[0] for word in words} <= known
-
-
-# address
-
-
-def own_interfaces() -> dict[str, str]:
-    return address._ipv4_addresses()
-
-
-def test_an_interface_has_its_address_and_the_reverse() -> None:
-    if not own_interfaces():
-        pytest.skip("this machine has no interface but loopback")
-    for name, value in own_interfaces().items():
-        assert interface_address(name) == value
-        assert own_interfaces()[interface_of(value)] == value
-        assert address_towards(value) == value
-
-
-def test_an_unknown_interface_names_those_there_are() -> None:
-    with pytest.raises(BootstrapError, match=r"cluster\.interface=ib99 has no IPv4 address on .*: choose one of"):
-        interface_address("ib99")
-    assert interface_of("203.0.113.1") == ""
-
-
-def test_loopback_is_refused_as_an_address_for_others() -> None:
-    with pytest.raises(BootstrapError, match=r"localhost leads to the loopback address 127\..*set cluster\.interface"):
-        address_towards("localhost")
-    with pytest.raises(BootstrapError, match="loopback"):
-        address_of_head(["127.0.1.1"])
-
-
-def test_a_name_that_does_not_resolve_is_told() -> None:
-    with pytest.raises(BootstrapError, match=r"the host name no\.such\.host\.invalid does not resolve on"):
-        address_of_head(["n1", "no.such.host.invalid"])
 
 
 # rendezvous
