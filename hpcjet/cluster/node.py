@@ -102,11 +102,12 @@ def _head(plan: Plan, place: Place, hosts: list[str], started: float) -> int:
 def _last_words(plan: Plan, state: RunState, events: Events) -> None:
     """What others wait for. With a full disk the job still ends, and Slurm's own word has to do."""
     events.note(Event.released, exit_code=state.exit_code or 0)
-    for say in (
+    words: list[Callable[[], object]] = [
         lambda: _free_the_run(plan),
         lambda: write_state(plan.run.state, state),
         lambda: atomic_write(exit_file(plan.run, os.environ), str(state.exit_code)),
-    ):
+    ]
+    for say in words:
         try:
             say()
         except OSError as error:
