@@ -5,22 +5,25 @@ import json
 import os
 import sys
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
 
 from hpcjet.cluster.child import tail
+from hpcjet.cluster.output import Output
 from hpcjet.cluster.state import Phase, RunState, read_state
 from hpcjet.errors import EXIT_CLUSTER, EXIT_INTERRUPTED
+from hpcjet.live import AT_WORK, Display
 from hpcjet.rundir import RunDir
 from hpcjet.slurm.query import JobState, Stage
 from hpcjet.slurm.submission import Submission, cancel, submission_state
 
 REQUEUE_S = 20.0
 """For Slurm to end a job that was interrupted, or to queue it again."""
-QUIET_S = 30.0
-"""Without a terminal: seconds between two lines that say the same kind of thing."""
+OUTPUT_S = 0.25
+"""Between two looks at what the program has printed."""
+LATE_S = 2.0
+"""For the first output of a program to get here after its end."""
 
 
 def follow(run: RunDir, submission: Submission, console: Console) -> int:
@@ -40,10 +43,13 @@ def follow(run: RunDir, submission: Submission, console: Console) -> int:
 
 def _watch(run: RunDir, submission: Submission, console: Console) -> RunState:
     pause_s, lost_since = 0.2, None
-    with _Line(console) as line:
+    output = _output(run, submission) if _runs_a_program(run) else None
+    with Display(console) as display:
         while True:
             state = read_state(run.state)
+            _pass_on(output, display)
             if state and state.final and not _comes_back(state, submission):
+                _pass_on(output, display, late_s=LATE_S if state.exit_code != EXIT_CLUSTER else 0.0)
                 return state
             job = submission_state(submission)
             if job.stage is not Stage.ended:
@@ -53,9 +59,37 @@ def _watch(run: RunDir, submission: Submission, console: Console) -> RunState:
                 lost_since = lost_since or time.monotonic()
                 if time.monotonic() - lost_since > 5:
                     return _vanished(run, submission, job)
-            line.show(_text(run, state, job))
-            time.sleep(pause_s)
+            display.show(_text(run, state, job, at_work=bool(output and output.found)))
+            _pass_on_for(pause_s, output, display)
             pause_s = min(pause_s * 1.3, 2.0 if submission.cluster == "slurm" else 0.5)
+
+
+def _runs_a_program(run: RunDir) -> bool:
+    """Whether there will be an output, unlike for a workload of hpcjet's own."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return "command" in json.loads(run.plan.read_text())["config"]["exp"]
+    return False
+
+
+def _output(run: RunDir, submission: Submission) -> Output:
+    """That of this submission alone: a resumed run has older ones."""
+    if submission.cluster == "slurm":
+        return Output(run, allocations=f"{submission.job_id}-*")
+    return Output(run, since=run.submission.stat().st_mtime if run.submission.exists() else 0.0)
+
+
+def _pass_on(output: Output | None, display: Display, *, late_s: float = 0.0) -> None:
+    if output:
+        for piece in output.read(patience_s=late_s):
+            display.write(piece)
+
+
+def _pass_on_for(seconds: float, output: Output | None, display: Display) -> None:
+    """Instead of a sleep: what the program prints is shown at once, how far the run is only now and then."""
+    while seconds > 0:
+        time.sleep(min(seconds, OUTPUT_S))
+        seconds -= OUTPUT_S
+        _pass_on(output, display)
 
 
 def _comes_back(state: RunState, submission: Submission) -> bool:
@@ -79,7 +113,7 @@ def status_text(run: RunDir, submission: Submission) -> str:
     job = submission_state(submission)
     if job.stage is Stage.ended:
         return f"lost: the job ended ({job.state}) without a word; see hpcjet logs {run}"
-    return _text(run, state, job)
+    return _text(run, state, job, at_work=_runs_a_program(run) and _output(run, submission).found)
 
 
 def _vanished(run: RunDir, submission: Submission, job: JobState) -> RunState:
@@ -90,14 +124,16 @@ def _vanished(run: RunDir, submission: Submission, job: JobState) -> RunState:
     return RunState(Phase.failed, exit_code=EXIT_CLUSTER, reason=f"{what} ended ({job.state}) without a word{shown}")
 
 
-def _text(run: RunDir, state: RunState | None, job: JobState) -> str:
+def _text(run: RunDir, state: RunState | None, job: JobState, *, at_work: bool) -> str:
     if job.stage is Stage.pending:
         return f"queued ({job.reason})"
     if progress := _progress(run):
         return progress_text(progress)
     if job.stage is Stage.unknown:
         return "Slurm does not answer; still waiting"
-    return "starting Ray" if state and state.phase is Phase.running else "starting"
+    if at_work:
+        return AT_WORK
+    return "starting the cluster" if state and state.phase is Phase.running else "starting"
 
 
 def _progress(run: RunDir) -> dict[str, Any] | None:
@@ -139,34 +175,3 @@ def _leave_or_cancel(run: RunDir, submission: Submission, console: Console) -> i
     for command in ("status", "logs", "cancel"):
         console.print(f"  hpcjet {command} {run}", highlight=False, soft_wrap=True)
     return EXIT_INTERRUPTED
-
-
-@dataclass
-class _Line:
-    """One line that changes on a terminal; a few lines elsewhere."""
-
-    console: Console
-
-    def __post_init__(self) -> None:
-        self._status = self.console.status("") if self.console.is_terminal else None
-        self._last, self._said_at = "", 0.0
-
-    def __enter__(self) -> "_Line":
-        if self._status:
-            self._status.start()
-        return self
-
-    def show(self, text: str) -> None:
-        if self._status:
-            self._status.update(text)
-        elif text != self._last and (_kind(text) != _kind(self._last) or time.monotonic() > self._said_at + QUIET_S):
-            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
-            self._last, self._said_at = text, time.monotonic()
-
-    def __exit__(self, *_: object) -> None:
-        if self._status:
-            self._status.stop()
-
-
-def _kind(text: str) -> str:
-    return "".join(letter for letter in text.split(",")[0] if not letter.isdigit())

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hpcjet.config.cluster import SlurmConfig
-from hpcjet.config.compose import choices, compose, to_dict
+from hpcjet.config.compose import choices, compose, override, to_dict
 from hpcjet.config.root import SCHEMAS, LaunchConfig
 from hpcjet.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, HpcjetError
 from hpcjet.paths import templates_dir
@@ -16,7 +16,7 @@ from hpcjet.paths import templates_dir
 USAGE = """\
 Turn a config into a running job: on this machine, or on a Slurm cluster.
 
-  python -m hpcjet.launch +exp=NAME [key=value ...]
+  python -m hpcjet.launch +exp=NAME [key=value ...] [-- program of your own ...]
 
   +exp=swe                                          8 tasks, this machine
   +exp=swe exp.limit=0 exp.attempts=4               all tasks, four attempts each
@@ -25,6 +25,8 @@ Turn a config into a running job: on this machine, or on a Slurm cluster.
                                                     script, node plan and cost
   +exp=swe engine=openai engine.base_url=http://host:8000/v1 engine.model=NAME
                                                     a model behind a URL
+  +exp=ray -- python my_program.py --lr 0.1         your own program, with Ray
+  +exp=mpi cluster=slurm cluster.nodes=4 -- python -m mpi4py my_program.py
 
 Groups, each with a page of its own (--help GROUP shows its keys):
 {groups}
@@ -35,6 +37,8 @@ Keys:
 Options:
   --help [GROUP]   this page, or the keys of a group
   --cfg            print the resolved config and stop
+  --prepare        make the run directory of a batch script's job, print its
+                   path and stop; after a requeue, print the one from before
   --version        print the version and stop
 
 Values follow Hydra's grammar: a.b=1, a.list=[x,y], +a.dict.key=v, 'k="a=b"'.
@@ -68,7 +72,8 @@ def run_command(command: Callable[[], int]) -> int:
         return EXIT_OK
 
 
-def _command(words: list[str]) -> int:
+def _command(given: list[str]) -> int:
+    words, program = _apart(given)
     asked = [position for position, word in enumerate(words) if word in ("--help", "-h")]
     if asked or words[:1] == ["help"]:
         print(help_page(words[asked[0] + 1 if asked else 1 :]), end="")
@@ -80,9 +85,15 @@ def _command(words: list[str]) -> int:
         return EXIT_OK
     options, overrides = [w for w in words if w.startswith("-")], [w for w in words if not w.startswith("-")]
     _check_options(options)
+    overrides += program
     config = compose(overrides)
     if "--cfg" in options:
         return _print_config(config)
+    if "--prepare" in options:
+        from hpcjet.start import prepared_run
+
+        print(prepared_run(config))
+        return EXIT_OK
     return launch(config, overrides)
 
 
@@ -140,12 +151,25 @@ def help_page(groups: Sequence[str]) -> str:
     return USAGE.format(groups="\n".join(shown), keys="\n".join(keys))
 
 
+def _apart(given: list[str]) -> tuple[list[str], list[str]]:
+    """The words for hpcjet, and as an override of exp.command those behind `--`, which no shell reads again."""
+    if "--" not in given:
+        return given, []
+    split = given.index("--")
+    words, program = given[:split], given[split + 1 :]
+    if not program:
+        raise ConfigError("-- has no program behind it: write -- python my_program.py, or leave it out")
+    if any(word.lstrip("+").startswith("exp.command=") for word in words):
+        raise ConfigError("exp.command is given twice: keep exp.command=... or what stands behind --")
+    return words, [override("exp.command", shlex.join(program))]
+
+
 def _check_options(options: Sequence[str]) -> None:
     for option in options:
         if option in ("-m", "--multirun"):
             raise ConfigError("-m: sweeps are not there yet; start one launch for each point")
-        if option != "--cfg":
-            raise ConfigError(f"{option} is not an option: known are --help, --cfg and --version")
+        if option not in ("--cfg", "--prepare"):
+            raise ConfigError(f"{option} is not an option: known are --help, --cfg, --prepare and --version")
 
 
 def _print_config(config: LaunchConfig) -> int:

@@ -1,8 +1,9 @@
 """Bring a run on its way: write its directory, submit its node agent."""
 
 import json
+import os
 import secrets
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,7 +30,23 @@ if TYPE_CHECKING:
     from hpcjet.tasks.task import Task
 
 
-def new_run(config: LaunchConfig) -> tuple[RunDir, Submission | None]:
+def prepared_run(config: LaunchConfig) -> RunDir:
+    """The run directory of the Slurm job that this process is in; its name ends with the job's number.
+
+    The first start of a job makes it; after a requeue it is the one from before. Raises HpcjetError.
+    """
+    job = os.environ.get("SLURM_JOB_ID")
+    if not job:
+        raise ConfigError("--prepare is for a batch script, and this is no Slurm job: launch with submit=false instead")
+    root = config.run.root.expanduser().absolute()
+    if int(os.environ.get("SLURM_RESTART_COUNT") or 0):
+        folders = sorted((root / kind_of("exp", config.exp)).glob(f"*-{job}/plan.json"))
+        if folders:
+            return RunDir(folders[-1].parent)
+    return new_run(replace(config, submit=False), short_id=job)[0]
+
+
+def new_run(config: LaunchConfig, *, short_id: str | None = None) -> tuple[RunDir, Submission | None]:
     """Check, make the run directory, submit; with submit=false there is no submission.
 
     Nothing is left behind if a check fails. Raises HpcjetError.
@@ -40,7 +57,7 @@ def new_run(config: LaunchConfig) -> tuple[RunDir, Submission | None]:
         check_slurm(config)
     config, tasks = resolved(config)
     root = config.run.root.expanduser().absolute()
-    run = new_run_dir(root, kind_of("exp", config.exp), now=datetime.now(), short_id=new_short_id())
+    run = new_run_dir(root, kind_of("exp", config.exp), now=datetime.now(), short_id=short_id or new_short_id())
     if tasks is not None:
         from hpcjet.tasks.jsonl import dump_tasks
 

@@ -10,9 +10,11 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from hpcjet.cluster.output import Output
 from hpcjet.cluster.rendezvous import exit_file
 from hpcjet.errors import EXIT_CLUSTER, EXIT_REQUEST, ConfigError
 from hpcjet.plan import Plan, agent_command, read_plan
+from hpcjet.slurm.requeue import element_id
 from hpcjet.slurm.script import LEAVE_ALONE
 
 LOST_NODE_S = 5.0
@@ -35,17 +37,27 @@ def run_agents(plan: Plan) -> int:
     ended = exit_file(plan.run, os.environ)
     ended.unlink(missing_ok=True)
     step = subprocess.Popen(srun_command(plan, os.environ))
+    output = Output(plan.run, allocations=f"{element_id(os.environ)}-{os.environ.get('SLURM_RESTART_COUNT') or 0}")
     ended_at: float | None = None
     while step.poll() is None:
         time.sleep(0.1)
+        _print_new(output)
         if ended_at is None and ended.exists():
             ended_at = time.monotonic()
         if ended_at is not None and time.monotonic() > ended_at + LOST_NODE_S:
             step.kill()
+    _print_new(output)
     try:
         return int(ended.read_text())
     except (OSError, ValueError):
         return EXIT_CLUSTER
+
+
+def _print_new(output: Output) -> None:
+    """What a program of the user's prints stands in the job's own log as well."""
+    for piece in output.read():
+        sys.stdout.buffer.write(piece)
+        sys.stdout.buffer.flush()
 
 
 def main() -> None:

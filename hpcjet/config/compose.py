@@ -44,6 +44,13 @@ def compose(overrides: Sequence[str]) -> LaunchConfig:
             raise _bad_value(error, overrides) from None
 
 
+def override(key: str, text: str) -> str:
+    """The override that gives `key` exactly this text, whatever stands in it."""
+    from hydra.core.override_parser.types import Quote, QuotedString
+
+    return f"{key}={QuotedString(text=_escaped(text), quote=Quote.double).with_quotes()}"
+
+
 def choices(group: str) -> list[str]:
     """The config files of a group."""
     return sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))

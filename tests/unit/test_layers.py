@@ -22,7 +22,7 @@ LAYERS = [
     {"engine", "learner"},
     {"workload", "noop", "command", "swe", "swarm"},
     {"drive", "lab"},
-    {"preflight", "start", "follow", "dryrun", "outcome", "timeline"},
+    {"preflight", "start", "live", "follow", "dryrun", "outcome", "timeline"},
     {"launch"},
     {"cli"},
 ]
