@@ -74,6 +74,11 @@ class Hub:
         self._selector.register(self._listener, selectors.EVENT_READ, None)
 
     @property
+    def port(self) -> int:
+        """Where it listens; asked for 0, the kernel chose."""
+        return int(self._listener.getsockname()[1])
+
+    @property
     def ranks(self) -> set[int]:
         """The workers that are connected."""
         return set(self._peers)

@@ -7,6 +7,7 @@ it as `srun python -m hpcjet.cluster.node RUN/plan.json`.
 import json
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -73,6 +74,7 @@ def run_agent(plan_file: Path) -> int:
     for warning in place.warnings:
         _log.warning("%s", warning)
     adopt_orphans()
+    _raise_file_limit()
     if place.is_head:
         return _head(plan, place, hosts, started)
     return _worker(plan, place, started)
@@ -112,6 +114,12 @@ def _last_words(plan: Plan, state: RunState, events: Events) -> None:
             say()
         except OSError as error:
             _log.error("the run directory cannot be written: %s", error)
+
+
+def _raise_file_limit() -> None:
+    """As many open files as are allowed: Ray wants 65,535 of them, the head's lifeline one per node."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _out_of_place(plan: Plan, error: HpcjetError) -> int:
