@@ -10,14 +10,15 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from hpcjet.cluster.aftermath import aftermath
 from hpcjet.cluster.output import Output
-from hpcjet.cluster.rendezvous import exit_file
+from hpcjet.cluster.rendezvous import exit_file, lost_file
 from hpcjet.errors import EXIT_CLUSTER, EXIT_REQUEST, ConfigError
 from hpcjet.plan import Plan, agent_command, read_plan
 from hpcjet.slurm.requeue import element_id
 from hpcjet.slurm.script import LEAVE_ALONE
 
-LOST_NODE_S = 5.0
+END_S, LOST_NODE_S = 5.0, 2.0
 """srun's time to end after the head's; it would wait for a node that is lost until Slurm gives the node up."""
 
 
@@ -44,9 +45,12 @@ def run_agents(plan: Plan) -> int:
         _print_new(output)
         if ended_at is None and ended.exists():
             ended_at = time.monotonic()
-        if ended_at is not None and time.monotonic() > ended_at + LOST_NODE_S:
+        patience_s = LOST_NODE_S if lost_file(plan.run, os.environ).exists() else END_S
+        if ended_at is not None and time.monotonic() > ended_at + patience_s:
             step.kill()
     _print_new(output)
+    if not ended.exists() or lost_file(plan.run, os.environ).exists():
+        aftermath(plan)
     try:
         return int(ended.read_text())
     except (OSError, ValueError):

@@ -1,6 +1,7 @@
 """The node agent's part on the first node: Ray's head, the driver, and an eye on all the others."""
 
 import logging
+import os
 import signal
 import socket
 import time
@@ -18,10 +19,11 @@ from hpcjet.cluster.network_env import network_env
 from hpcjet.cluster.ports import BLOCK, free_blocks
 from hpcjet.cluster.ray_args import head_args
 from hpcjet.cluster.ray_process import PORT_TRIES, RayProcess, object_store
-from hpcjet.cluster.rendezvous import HEAD
+from hpcjet.cluster.rendezvous import HEAD, lost_file
 from hpcjet.cluster.signals import Interrupted
 from hpcjet.cluster.site import Site
 from hpcjet.errors import BootstrapError, NodeLostError, WorkloadError
+from hpcjet.rundir import atomic_write
 
 DONE = "done"
 """What the head says to the workers at the end."""
@@ -194,6 +196,7 @@ class Head:
         host, reason = self._hosts[rank], self._members.lost[rank]
         _log.warning("lost %s: %s", host, reason)
         self._events.note(Event.node_lost, host=host, reason=reason)
+        self._name_lost()
         self._driver.say(message(NODE_LOST, host=host)) if self._ready else None
         needed = 1 if self._ready and self._plan.continues else self._plan.min_nodes
         if self._members.possible < needed:
@@ -201,6 +204,13 @@ class Head:
                 f"{self._members.possible} of {len(self._hosts)} nodes are left and {needed} are needed "
                 f"(cluster.on_node_loss={self._plan.on_node_loss}); lost {self._members.why_lost()}"
             )
+
+    def _name_lost(self) -> None:
+        hosts = "".join(f"{self._hosts[rank]}\n" for rank in sorted(self._members.lost))
+        try:
+            atomic_write(lost_file(self._plan.run, os.environ), hosts)
+        except OSError as error:
+            _log.error("the run directory cannot be written: %s", error)
 
     def _check_boot(self) -> None:
         """Raises BootstrapError when the nodes are not in within the time, with what the missing ones wrote last."""

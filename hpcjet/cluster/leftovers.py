@@ -19,9 +19,12 @@ _log = logging.getLogger(__name__)
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
     """Mark a temp folder as in use for as long as the block, or this process, lasts; it lies on a local disk."""
-    descriptor = os.open(folder / OWNER, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    made = folder / f"{OWNER}-made"
+    descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Under its own name only once it is locked: another agent that sweeps may look at any moment.
+        made.rename(folder / OWNER)
         yield
     finally:
         os.close(descriptor)

@@ -28,6 +28,12 @@ def exit_file(run: RunDir, env: Mapping[str, str]) -> Path:
     return run.path / "rendezvous" / f"exit-{job}-{env.get('SLURM_RESTART_COUNT') or 0}"
 
 
+def lost_file(run: RunDir, env: Mapping[str, str]) -> Path:
+    """Where the head names the nodes that it lost, one a line; the batch script cleans up there."""
+    ended = exit_file(run, env)
+    return ended.with_name(f"{ended.name}-lost")
+
+
 @dataclass(frozen=True)
 class Rendezvous:
     """The folder where the nodes of an allocation leave word for each other."""

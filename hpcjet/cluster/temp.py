@@ -37,10 +37,8 @@ def private_temp(env: Mapping[str, str], *, fallbacks: tuple[str, ...] = FALLBAC
 
     Raises BootstrapError with the reason for each base if none will.
     """
-    named = [env.get("SLURM_TMPDIR"), env.get("TMPDIR"), *fallbacks]
-    bases = list(dict.fromkeys(base for base in named if base))
     reasons = []
-    for base in sorted(bases, key=lambda base: is_remote(Path(base))):
+    for base in sorted(bases(env, fallbacks=fallbacks), key=lambda base: is_remote(Path(base))):
         try:
             return _made_in(Path(base))
         except Unfit as unfit:
@@ -51,6 +49,12 @@ def private_temp(env: Mapping[str, str], *, fallbacks: tuple[str, ...] = FALLBAC
         f"no folder for Ray's sockets and session files on {socket.gethostname()} ({'; '.join(reasons)}); "
         f"point TMPDIR to a local folder of your own of at most {_longest_base()} bytes with 64 MiB free"
     )
+
+
+def bases(env: Mapping[str, str], *, fallbacks: tuple[str, ...] = FALLBACKS) -> list[str]:
+    """The folders in which the temp folder may be."""
+    named = [env.get("SLURM_TMPDIR"), env.get("TMPDIR"), *fallbacks]
+    return list(dict.fromkeys(base for base in named if base))
 
 
 def socket_path_fits(folder: Path) -> bool:

@@ -73,8 +73,10 @@ srun=$!
 # The node agent of the head leaves the run's exit code; without one the cluster failed. A node that is lost would
 # keep srun waiting until Slurm gives the node up.
 code={run}/rendezvous/exit-$SLURM_JOB_ID-${{SLURM_RESTART_COUNT:-0}}
-(until [ -s "$code" ]; do sleep 1; done; sleep 5; kill -9 $srun) >/dev/null 2>&1 &
+(until [ -s "$code" ]; do sleep 1; done; [ -e "$code-lost" ] || sleep 3; sleep 2; kill -9 $srun) >/dev/null 2>&1 &
 wait $srun
+# Agents that were killed left their temp folders, and that of the head left no reason.
+[ -s "$code" ] && [ ! -e "$code-lost" ] || {python} -m hpcjet.cluster.aftermath {run}
 exit "$(cat "$code" 2>/dev/null || echo 3)"
 """
 
@@ -84,7 +86,7 @@ def finished(script: str, plan: Plan) -> str:
     lines = [line for line in script.splitlines() if not re.fullmatch(r"#SBATCH --[a-z-]+=None", line)]
     while not lines[-1].startswith("srun "):
         assert not lines.pop().strip(), "submitit's script ends with its srun"
-    return "\n".join(lines) + " &\n" + JOB_END.format(run=shlex.quote(plan.run_dir))
+    return "\n".join(lines) + " &\n" + JOB_END.format(run=shlex.quote(plan.run_dir), python=shlex.quote(plan.python))
 
 
 def _beyond_submitit(plan: Plan, config: SlurmConfig) -> dict[str, str | bool | None]:

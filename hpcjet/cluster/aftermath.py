@@ -1,0 +1,75 @@
+"""After node agents that were killed, from the batch script: the run's last word if the head left none, tidy nodes.
+
+`python -m hpcjet.cluster.aftermath RUN`; and without RUN, on a node whose agent was killed.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from hpcjet.cluster.child import tail
+from hpcjet.cluster.leftovers import sweep
+from hpcjet.cluster.rendezvous import exit_file, lost_file
+from hpcjet.cluster.state import Phase, RunState, read_state, write_state
+from hpcjet.cluster.temp import bases
+from hpcjet.errors import EXIT_CLUSTER
+from hpcjet.plan import Plan, read_plan
+from hpcjet.rundir import path_name
+
+SWEEP_S = 5.0
+"""For the lost nodes to be swept; those that have no power never answer."""
+
+
+def aftermath(plan: Plan) -> None:
+    """Say why the head's agent left no word, and remove the temp folders of agents that were killed."""
+    if not exit_file(plan.run, os.environ).exists():
+        write_state(plan.run.state, _last_word(plan))
+        sweep_here()
+    if lost := lost_hosts(plan):
+        _sweep_on(plan, lost)
+
+
+def sweep_here() -> None:
+    for base in bases(os.environ):
+        sweep(Path(base))
+
+
+def lost_hosts(plan: Plan) -> list[str]:
+    """The nodes that the head lost."""
+    file = lost_file(plan.run, os.environ)
+    return file.read_text().split() if file.exists() else []
+
+
+def _last_word(plan: Plan) -> RunState:
+    """What the head's agent would have written."""
+    host, job = os.environ.get("SLURMD_NODENAME", "?"), os.environ.get("SLURM_JOB_ID", "?")
+    before = read_state(plan.run.state)
+    log = plan.run.node_log(job, restart=int(os.environ.get("SLURM_RESTART_COUNT") or 0), node=path_name(host))
+    if before and before.phase is Phase.running and before.allocation:
+        reason = f"the node agent of the head, {host}, was killed; {log} ends with:\n{tail(log)}"
+    else:
+        reason = f"the node agent of the head, {host}, did not come up; see {plan.run.submit_folder}"
+    started = before.started if before else 0.0
+    return RunState(Phase.failed, allocation=job, exit_code=EXIT_CLUSTER, reason=reason, started=started)
+
+
+def _sweep_on(plan: Plan, hosts: list[str]) -> None:
+    count = len(hosts)
+    step = ["srun", "--overlap", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--mem=0", "--no-kill"]
+    words = [*step, f"--nodelist={','.join(hosts)}", plan.python, "-m", "hpcjet.cluster.aftermath"]
+    try:
+        subprocess.run(words, timeout=SWEEP_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        print(f"hpcjet: temp folders may be left on {', '.join(hosts)}: {error}", file=sys.stderr)
+
+
+def main() -> None:
+    if len(sys.argv) == 1:
+        sweep_here()
+    else:
+        aftermath(read_plan((Path(sys.argv[1]) / "plan.json").read_text()))
+
+
+if __name__ == "__main__":
+    main()
