@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hpcjet.config.cluster import SlurmConfig
-from hpcjet.config.compose import choices, compose, override, to_dict
+from hpcjet.config.compose import choices, compose, override
+from hpcjet.config.plain import to_dict
 from hpcjet.config.root import SCHEMAS, LaunchConfig
 from hpcjet.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, HpcjetError
 from hpcjet.paths import templates_dir

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcjet.config.cluster import LocalConfig, SlurmConfig
-from hpcjet.config.compose import from_dict, to_dict
+from hpcjet.config.plain import from_dict, to_dict
 from hpcjet.config.root import LaunchConfig, kind_of
 from hpcjet.errors import ConfigError
 from hpcjet.rundir import RunDir

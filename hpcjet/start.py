@@ -14,8 +14,8 @@ from hpcjet.cluster.node import NodeAgent
 from hpcjet.cluster.site import RAY_TOKEN
 from hpcjet.cluster.state import Phase, RunState, read_state, write_state
 from hpcjet.config.command import CommandConfig
-from hpcjet.config.compose import to_dict
 from hpcjet.config.exp import SweConfig
+from hpcjet.config.plain import to_dict
 from hpcjet.config.root import LaunchConfig, kind_of
 from hpcjet.errors import BusyError, ConfigError, SubmitError
 from hpcjet.plan import Plan, make_plan, read_plan

@@ -1,17 +1,12 @@
-"""From Hydra overrides to one typed config, with every mistake as a ConfigError; and the reverse, from a file."""
+"""From Hydra overrides to one typed config, with every mistake as a ConfigError."""
 
 import dataclasses
-import difflib
-import enum
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.errors import ConfigCompositionException, MissingConfigException
-from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import (
     GrammarParseError,
     InterpolationResolutionError,
@@ -21,7 +16,8 @@ from omegaconf.errors import (
 )
 
 from hpcjet.config.check import bad
-from hpcjet.config.root import SCHEMAS, LaunchConfig, kind_of, register
+from hpcjet.config.plain import escaped, first_line, nearest, to_config, unknown_key
+from hpcjet.config.root import SCHEMAS, LaunchConfig, register
 from hpcjet.errors import ConfigError
 from hpcjet.paths import conf_dir
 
@@ -33,7 +29,7 @@ def compose(overrides: Sequence[str]) -> LaunchConfig:
     with initialize_config_dir(str(conf_dir().resolve()), version_base="1.3"):
         try:
             composed = hydra_compose("launch", overrides=[_with_plus(override) for override in overrides])
-            return _to_config(composed)
+            return to_config(composed)
         except MissingConfigException as error:
             raise _unknown_choice(error) from None
         except ConfigCompositionException as error:
@@ -48,60 +44,12 @@ def override(key: str, text: str) -> str:
     """The override that gives `key` exactly this text, whatever stands in it."""
     from hydra.core.override_parser.types import Quote, QuotedString
 
-    return f"{key}={QuotedString(text=_escaped(text), quote=Quote.double).with_quotes()}"
+    return f"{key}={QuotedString(text=escaped(text), quote=Quote.double).with_quotes()}"
 
 
 def choices(group: str) -> list[str]:
     """The config files of a group."""
     return sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
-
-
-def to_dict(config: LaunchConfig) -> dict[str, Any]:
-    """Plain data (paths as text, enums as names) that from_dict turns back; `kinds` names the schema of each group."""
-    data = {entry.name: _plain(getattr(config, entry.name)) for entry in dataclasses.fields(config)}
-    return data | {"kinds": {group: kind_of(group, getattr(config, group)) for group in SCHEMAS}}
-
-
-def from_dict(data: dict[str, Any]) -> LaunchConfig:
-    """The reverse of to_dict. Raises ConfigError for what this version of hpcjet does not know."""
-    rest = {key: value for key, value in data.items() if key != "kinds"}
-    try:
-        schema = OmegaConf.structured(
-            LaunchConfig(**{group: SCHEMAS[group][kind]() for group, kind in data["kinds"].items()})
-        )
-        return _to_config(OmegaConf.merge(schema, _escaped(rest)))
-    except (KeyError, TypeError, AttributeError, OmegaConfBaseException) as error:
-        raise ConfigError(f"the stored config does not fit this version of hpcjet: {_first_line(error)}") from None
-
-
-def _escaped(value: Any) -> Any:
-    """`${` as OmegaConf's `\\${`: what is stored is resolved already, and a dollar sign in it is the shell's."""
-    if isinstance(value, dict):
-        return {key: _escaped(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_escaped(each) for each in value]
-    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
-
-
-def _to_config(composed: Any) -> LaunchConfig:
-    for key, known in _unknown_keys(composed, LaunchConfig, ""):
-        raise _unknown_key(key, known)
-    config = OmegaConf.to_object(composed)
-    assert isinstance(config, LaunchConfig)
-    return config
-
-
-def _unknown_keys(node: DictConfig, schema: type, prefix: str) -> Iterator[tuple[str, list[str]]]:
-    """Keys that `+key=value` put into a typed node; to_object would drop them in silence."""
-    known = [entry.name for entry in dataclasses.fields(schema)]
-    for key in node:
-        if key not in known:
-            yield f"{prefix}{key!s}", known
-            continue
-        child = None if OmegaConf.is_missing(node, key) else node._get_node(key)
-        child_type = OmegaConf.get_type(child) if isinstance(child, DictConfig) else None
-        if child_type is not None and dataclasses.is_dataclass(child_type):
-            yield from _unknown_keys(child, child_type, f"{prefix}{key}.")  # type: ignore[arg-type]
 
 
 def _with_plus(override: str) -> str:
@@ -147,9 +95,9 @@ def _check_key(key: str, override: str) -> None:
 def _unknown_choice(error: MissingConfigException) -> ConfigError:
     group, _, name = (error.missing_cfg_file or "").rpartition("/")
     if not group:
-        return ConfigError(_first_line(error))
+        return ConfigError(first_line(error))
     options = [option for option in error.options or [] if not option.endswith("_schema")]
-    return ConfigError(f"{group}={name} is not known: choose one of {', '.join(options)}{_nearest(name, options)}")
+    return ConfigError(f"{group}={name} is not known: choose one of {', '.join(options)}{nearest(name, options)}")
 
 
 def _bad_override(error: ConfigCompositionException, overrides: Sequence[str]) -> ConfigError:
@@ -160,36 +108,20 @@ def _bad_override(error: ConfigCompositionException, overrides: Sequence[str]) -
         if cause.object_type is dict:
             return ConfigError(f"{cause.full_key} is a new entry: add it with a plus, +{cause.full_key}=VALUE")
         schema = cause.object_type if dataclasses.is_dataclass(cause.object_type) else LaunchConfig
-        return _unknown_key(cause.full_key, [entry.name for entry in dataclasses.fields(schema)])
+        return unknown_key(cause.full_key, [entry.name for entry in dataclasses.fields(schema)])
     group = re.search(r"Could not override '([^'@]+)", str(error))
     if group and group[1] not in [entry.name for entry in dataclasses.fields(LaunchConfig)]:
-        return _unknown_key(group[1], [entry.name for entry in dataclasses.fields(LaunchConfig)])
+        return unknown_key(group[1], [entry.name for entry in dataclasses.fields(LaunchConfig)])
     if str(error).startswith("Multiple values for exp"):
         return ConfigError("exp is chosen twice: keep one +exp=NAME")
-    return ConfigError(_first_line(error))
-
-
-def _unknown_key(key: str, known: Iterable[str]) -> ConfigError:
-    prefix, dot, name = key.rpartition(".")
-    full = [f"{prefix}{dot}{each}" for each in known]
-    hint = _other_kinds(prefix, name) or _nearest(key, full)
-    return ConfigError(f"{key} is not a key: {'known are ' + ', '.join(full) if full else 'there are none here'}{hint}")
-
-
-def _other_kinds(group: str, name: str) -> str:
-    kinds = [
-        kind
-        for kind, schema in SCHEMAS.get(group, {}).items()
-        if name in [each.name for each in dataclasses.fields(schema)]
-    ]
-    return f"; it is a key of {' and '.join(f'{group}={kind}' for kind in kinds)}" if kinds else ""
+    return ConfigError(first_line(error))
 
 
 def _bad_value(error: OmegaConfBaseException, overrides: Sequence[str] = ()) -> ConfigError:
     key = error.full_key or "the config"
     given = next((text.split("=", 1)[1] for text in overrides if text.lstrip("+").startswith(f"{key}=")), None)
     shown = key if given is None else f"{key}={given}"
-    reason = _first_line(error).replace(f"field '{key}' is not Optional", "a value is needed")
+    reason = first_line(error).replace(f"field '{key}' is not Optional", "a value is needed")
     if reason.endswith("is not a ListConfig, list or tuple."):
         reason = "it must be a list, such as [a,b]"
     if isinstance(error, GrammarParseError | InterpolationResolutionError):
@@ -208,26 +140,3 @@ def _missing(error: MissingMandatoryValue) -> ConfigError:
     if key in SCHEMAS:
         return ConfigError(f"{key} is not chosen: add +{key}=NAME, one of {', '.join(choices(key))}")
     return ConfigError(f"{key} has no value: set {key}=...; {_see_help(key)}")
-
-
-def _nearest(word: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {near[0]}?" if near else ""
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        return {entry.name: _plain(getattr(value, entry.name)) for entry in dataclasses.fields(value)}
-    if isinstance(value, enum.Enum):
-        return value.name
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return value

@@ -8,7 +8,6 @@ from typing import Any
 from hpcjet.config.cluster import SlurmConfig
 from hpcjet.plan import Plan
 
-
 LEAVE_ALONE = ("--kill-on-bad-exit=0", "--wait=0")
 """That one agent ends is no reason for srun to end others, whatever the site's defaults: the head sees to that."""
 

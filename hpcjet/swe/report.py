@@ -2,8 +2,8 @@
 
 import json
 
-from hpcjet.config.compose import from_dict
 from hpcjet.config.exp import ScaffoldName, SweConfig
+from hpcjet.config.plain import from_dict
 from hpcjet.config.root import LaunchConfig
 from hpcjet.errors import ConfigError
 from hpcjet.plan import read_plan

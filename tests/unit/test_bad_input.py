@@ -16,8 +16,11 @@ from hpcjet.tasks.git import git
 ROOT = Path(__file__).parents[2]
 
 WORDS: dict[str, tuple[list[str], str]] = {
-    "unknown exp": (["+exp=swee"], "exp=swee is not known: choose one of noop, swe; did you mean swe?"),
-    "no exp": (["cluster=slurm"], "exp is not chosen: add +exp=NAME, one of noop, swe"),
+    "unknown exp": (
+        ["+exp=swee"],
+        "exp=swee is not known: choose one of doctor, mpi, noop, ray, swe, torchrun; did you mean swe?",
+    ),
+    "no exp": (["cluster=slurm"], "exp is not chosen: add +exp=NAME, one of doctor, mpi, noop, ray, swe, torchrun"),
     "nothing": ([], "exp is not chosen"),
     "exp twice": (["+exp=noop", "+exp=swe"], "exp is chosen twice"),
     "unknown cluster": (["+exp=noop", "cluster=slrum"], "choose one of lab, local, slurm; did you mean slurm?"),
@@ -58,7 +61,10 @@ WORDS: dict[str, tuple[list[str], str]] = {
     ),
     "Hydra's own key": (["+exp=noop", "hydra.run.dir=x"], "hpcjet takes no settings of Hydra itself"),
     "sweep": (["-m", "+exp=noop"], "-m: sweeps are not there yet"),
-    "unknown option": (["+exp=noop", "--folow"], "--folow is not an option: known are --help, --cfg and --version"),
+    "unknown option": (
+        ["+exp=noop", "--folow"],
+        "--folow is not an option: known are --help, --cfg, --prepare and --version",
+    ),
     "help of nothing": (["--help", "clustre"], "--help clustre: there is no such group; choose one of exp, cluster"),
     "no bwrap": (["+exp=swe", "sandbox.bwrap=/nonexistent"], "sandbox.bwrap=/nonexistent is not a program"),
     "root is a file": (["+exp=noop", "run.root=/dev/null"], "cannot be made: Not a directory; choose another"),

@@ -9,15 +9,16 @@ import yaml
 
 from hpcjet.config.check import at_least
 from hpcjet.config.cluster import LabConfig, LocalConfig, SlurmConfig
-from hpcjet.config.compose import choices, compose, from_dict, to_dict
+from hpcjet.config.compose import choices, compose
 from hpcjet.config.describe import help_of, keys_of, top_keys
 from hpcjet.config.engine import OpenAIConfig, OracleMode
 from hpcjet.config.exp import SweConfig
+from hpcjet.config.plain import from_dict, to_dict
 from hpcjet.config.root import SCHEMAS, LaunchConfig
 from hpcjet.errors import ConfigError
 from hpcjet.paths import conf_dir
 
-NEEDED = {"openai": ["engine.model=m"]}
+NEEDED = {"openai": ["engine.model=m"], **dict.fromkeys(("ray", "mpi", "torchrun"), ["exp.command=true"])}
 """What a choice cannot do without."""
 FILES = [(path.parent.name, path.stem) for path in sorted(conf_dir().glob("*/*.yaml"))]
 EXPS = choices("exp")
@@ -32,7 +33,8 @@ def no_default_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("group", "name"), FILES, ids=["/".join(each) for each in FILES])
 def test_every_file_composes_with_every_experiment_and_comes_back(group: str, name: str, exp: str) -> None:
     words = [f"+exp={exp}"] if group == "exp" else [f"+exp={exp}", f"{group}={name}"]
-    config = compose([*words, *NEEDED.get(name, [])])
+    chosen = [exp] if group == "exp" else [exp, name]
+    config = compose([*words, *(word for choice in chosen for word in NEEDED.get(choice, []))])
     assert isinstance(config, LaunchConfig)
     if group != "exp":
         assert type(getattr(config, group)) is SCHEMAS[group][name]

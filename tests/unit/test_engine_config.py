@@ -1,7 +1,8 @@
 import pytest
 
-from hpcjet.config.compose import compose, from_dict, to_dict
+from hpcjet.config.compose import compose
 from hpcjet.config.engine import OpenAIConfig, OracleConfig, OracleMode
+from hpcjet.config.plain import from_dict, to_dict
 from hpcjet.errors import ConfigError
 
 OPENAI = ("engine=openai", "engine.model=m")

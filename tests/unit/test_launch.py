@@ -17,6 +17,7 @@ from slurm_stubs import argv, on_path, stub
 
 from hpcjet import __version__, cli, follow, launch
 from hpcjet.cluster.state import Phase, RunState, read_state, write_state
+from hpcjet.config.compose import choices
 from hpcjet.follow import progress_text, status_text
 from hpcjet.paths import templates_dir
 from hpcjet.rundir import RunDir
@@ -52,7 +53,7 @@ def test_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     launched(*words)
     page = capsys.readouterr().out
     assert page.startswith("Turn a config into a running job")
-    assert "  cluster  lab, local, slurm\n" in page and "  exp      noop, swe\n" in page
+    assert "  cluster  lab, local, slurm\n" in page and f"  exp      {', '.join(choices('exp'))}\n" in page
     assert "dry_run=false     Print the script" in page and "submit=true" in page
     assert all(len(line) <= 120 for line in page.splitlines())
 
@@ -153,7 +154,13 @@ def from_template(run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (folder / "srun").chmod(0o755)
     (tmp_path / "venv" / "bin").mkdir(parents=True)
     (tmp_path / "venv" / "bin" / "activate").write_text(f"PATH={Path(sys.executable).parent}:$PATH\n")
-    env = {**os.environ, "SLURM_JOB_ID": "77", "SLURM_JOB_NUM_NODES": "1", "HPCJET_VENV": str(tmp_path / "venv"), "PYTHONPATH": str(ROOT)}
+    env = {
+        **os.environ,
+        "SLURM_JOB_ID": "77",
+        "SLURM_JOB_NUM_NODES": "1",
+        "HPCJET_VENV": str(tmp_path / "venv"),
+        "PYTHONPATH": str(ROOT),
+    }
     command = ["bash", str(templates_dir() / "run.sbatch"), str(run)]
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
 
