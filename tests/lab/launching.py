@@ -5,13 +5,15 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcjet.errors import LabError
 from hpcjet.lab import Lab
 from hpcjet.rundir import RunDir
+from hpcjet.slurm.nodelist import expand
 
 PROJECT = Path(__file__).parents[2]
 
@@ -108,3 +110,120 @@ def kill_driver(lab: Lab, run: RunDir) -> None:
 
 def interrupt(process: "subprocess.Popen[str]") -> None:
     os.killpg(process.pid, signal.SIGINT)
+
+
+WORK = """\
+touch {folder}/at-work
+until [ -s {folder}/end ]; do sleep 0.1; done
+exit "$(cat {folder}/end)"
+"""
+
+
+@dataclass
+class AtWork:
+    """A run of a program that works on the head until it is told to end."""
+
+    login: Login
+    folder: Path
+    """Of the test's own, on the file system that all nodes share."""
+    launch: "subprocess.Popen[str]"
+
+    @property
+    def lab(self) -> Lab:
+        return self.login.lab
+
+    @property
+    def run(self) -> RunDir:
+        return only_run(self.folder / "runs")
+
+    @property
+    def job(self) -> str:
+        return str(json.loads(self.run.submission.read_text())["job_id"])
+
+    @property
+    def nodes(self) -> list[int]:
+        """The nodes of the job, the head first."""
+        hosts = expand(self.login.run("squeue", "-h", "-j", self.job, "-o", "%N").output.strip())
+        return [int(host.removeprefix("n")) for host in hosts]
+
+    def await_work(self, *, timeout_s: float = 60) -> None:
+        def at_work() -> bool:
+            assert self.launch.poll() is None, self.launch.communicate()[0]
+            return (self.folder / "at-work").exists()
+
+        wait_for(at_work, timeout_s=timeout_s, what="the program at work")
+
+    def end_work(self, code: int = 0) -> None:
+        (self.folder / "end").write_text(f"{code}\n")
+
+    def __enter__(self) -> "AtWork":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Whatever went wrong, nothing of it stays."""
+        if self.launch.poll() is None:
+            if (self.folder / "runs").is_dir() and list(self.folder.glob("runs/*/*/submission.json")):
+                self.login.run("scancel", self.job)
+            os.killpg(self.launch.pid, signal.SIGKILL)
+        self.launch.communicate()
+
+    def ended(self, *, timeout_s: float) -> Launched:
+        """What the launch said, once it has ended."""
+        output = self.launch.communicate(timeout=timeout_s)[0]
+        return Launched(self.launch.returncode, output, run_of(output))
+
+
+def start_work(login: Login, folder: Path, *overrides: str) -> AtWork:
+    """Launch it; it need not be at work yet."""
+    (folder / "work.sh").write_text(WORK.format(folder=folder))
+    command = f"exp.command='bash {folder}/work.sh'"
+    return AtWork(login, folder, login.start("+exp=ray", command, "cluster=lab", *overrides, f"run.root={folder}/runs"))
+
+
+def events(run: RunDir) -> list[dict[str, Any]]:
+    """The run's events, oldest first."""
+    return [json.loads(line) for line in run.events.read_text().splitlines()]
+
+
+def sacct(login: Login, job: str, *, timeout_s: float = 30) -> dict[str, str]:
+    """State and exit code of a job, once accounting has its end."""
+    answer: dict[str, str] = {}
+
+    def ended() -> bool:
+        done = login.run("sacct", "-n", "-X", "-P", "-j", job, "-o", "State,ExitCode,ElapsedRaw")
+        if done.code == 0 and done.output.strip():
+            state, code, elapsed = done.output.strip().splitlines()[0].split("|")
+            answer.update(state=state, code=code, elapsed=elapsed)
+        return answer.get("state", "PENDING") not in ("PENDING", "RUNNING", "COMPLETING")
+
+    wait_for(ended, timeout_s=timeout_s, what=f"the end of job {job}")
+    return answer
+
+
+def state_in_queue(login: Login, job: str) -> str:
+    """Slurm's word for the job; empty once the queue has forgotten it."""
+    return login.run("squeue", "-h", "-j", job, "-o", "%T").output.strip()
+
+
+def traces(lab: Lab, nodes: Sequence[int]) -> dict[int, list[str]]:
+    """Node -> what the user's jobs left there: processes and temp folders. A crashed node has none."""
+    found = leftovers(lab, list(nodes))
+    folders = {node: temp_folders(lab, node) for node in set(nodes) - set(found)}
+    return found | {node: names for node, names in folders.items() if names}
+
+
+def temp_folders(lab: Lab, node: int) -> list[str]:
+    """The temp folders of node agents on a node."""
+    try:
+        shown = lab.on_node(node, ["sh", "-c", "ls -d /tmp/hj-* /dev/shm/hj-* 2>/dev/null"])
+    except LabError:
+        return []
+    return shown.stdout.split()
+
+
+def kill_on(lab: Lab, node: int, word: str, *, user: str | None = None) -> None:
+    """kill -9 of every process on a node that has the word in its command line."""
+    found = [p for p in lab.processes(node) if any(word in each for each in p.argv) and p.user == (user or p.user)]
+    assert found, f"no {word} on n{node}: {[p.argv[:4] for p in lab.processes(node)]}"
+    done = lab.on_node(node, ["kill", "-9", *(str(process.pid) for process in found)])
+    assert done.returncode == 0, done.stderr

@@ -86,7 +86,7 @@ def test_only_option_lines_are_dropped(tmp_path: Path) -> None:
 ODD = ["with space", "it's", 'a"b', "$HOME", "a;b&c", "`id`", "a\\b", "#x", "*", "ü"]
 
 
-def run_script(script: str, folder: Path) -> list[str]:
+def run_script(script: str, folder: Path, python: str) -> list[str]:
     """What a shell makes of the script: the arguments that srun gets, through a stub."""
     srun = folder / "bin" / "srun"
     srun.parent.mkdir()
@@ -95,7 +95,8 @@ def run_script(script: str, folder: Path) -> list[str]:
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
     env = {**os.environ, "PATH": f"{srun.parent}:{os.environ['PATH']}"}
     done = subprocess.run(["bash"], input=script, text=True, env=env, capture_output=True, check=False)
-    assert not done.stderr and done.returncode == 3, "no node agent of a head left an exit code"
+    assert done.returncode == 3, "no node agent of a head left an exit code"
+    assert done.stderr.endswith(f": {python}: No such file or directory\n"), "the aftermath is called by the same path"
     return done.stdout.split("\0")[:-1]
 
 
@@ -103,7 +104,7 @@ def run_script(script: str, folder: Path) -> list[str]:
 def test_odd_paths_reach_srun_as_they_are(odd: str, tmp_path: Path) -> None:
     run, python = Path("/shared") / odd / "run", f"/opt/{odd}/python"
     script = script_of(run=run, python=python)
-    words = run_script(script, tmp_path)
+    words = run_script(script, tmp_path, python)
     assert words[:3] == ["--unbuffered", "--output", f"{run}/submit/%j_%t_log.out"]
     assert words[-5:] == [python, "-u", "-m", "submitit.core._submit", f"{run}/submit"]
     [line] = [line for line in script.splitlines() if line.startswith("#SBATCH --output=")]
