@@ -1,4 +1,4 @@
-"""The `hpcjet` command: runs, status, logs, cancel, resume, report, tasks, lab."""
+"""The `hpcjet` command: doctor, runs, status, logs, cancel, resume, report, tasks, lab."""
 
 import argparse
 import json
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcjet import __version__
+from hpcjet import __version__, checkup
 from hpcjet.errors import EXIT_OK, ConfigError
 from hpcjet.launch import run_command
 from hpcjet.rundir import RunDir, find_run, runs
@@ -36,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"hpcjet {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    checkup.register(commands)
     _add(commands, "runs", _runs, "list the runs, newest last", run=False)
     status = _add(commands, "status", _status, "how far a run is, and how long each step of its start took")
     status.add_argument("--follow", action="store_true", help="stay until it ends")

@@ -24,6 +24,7 @@ _log = logging.getLogger(__name__)
 WORKLOADS = {
     "swe": "hpcjet.swe.workload:SweWorkload",
     "noop": "hpcjet.noop:NoopWorkload",
+    "doctor": "hpcjet.doctor.workload:DoctorWorkload",
     **dict.fromkeys(("ray", "mpi", "torchrun"), "hpcjet.command.workload:CommandWorkload"),
 }
 """Experiment -> the class of its workload, imported when it is run."""

@@ -9,6 +9,7 @@ from omegaconf import MISSING
 from hpcjet.config.check import bad
 from hpcjet.config.cluster import ClusterConfig, LabConfig, LocalConfig, SlurmConfig
 from hpcjet.config.command import MpiConfig, RayConfig, TorchrunConfig
+from hpcjet.config.doctor import DoctorConfig
 from hpcjet.config.engine import EngineConfig, OpenAIConfig, OracleConfig
 from hpcjet.config.exp import ExpConfig, NoopConfig, SweConfig
 from hpcjet.config.sandbox import SandboxConfig
@@ -52,6 +53,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "mpi": MpiConfig,
         "torchrun": TorchrunConfig,
         "noop": NoopConfig,
+        "doctor": DoctorConfig,
     },
     "cluster": {"local": LocalConfig, "slurm": SlurmConfig, "lab": LabConfig},
     "engine": {"oracle": OracleConfig, "openai": OpenAIConfig},

@@ -20,10 +20,10 @@ LAYERS = [
     {"cluster"},
     {"tasks"},
     {"engine", "learner"},
-    {"workload", "noop", "command", "swe", "swarm"},
+    {"workload", "noop", "command", "doctor", "swe", "swarm"},
     {"drive", "lab"},
     {"preflight", "start", "live", "follow", "dryrun", "outcome", "timeline"},
-    {"launch"},
+    {"launch", "checkup"},
     {"cli"},
 ]
 """Lowest first. A part imports what stands before it, and parts of its own layer as long as they form no ring."""
