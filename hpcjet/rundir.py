@@ -3,6 +3,7 @@
 <root>/<exp>/<YYYYmmdd-HHMMSS>-<short id>/
 ├── config.yaml  plan.json  job.sbatch  submission.json  state.json  progress.json  summary.json  report.html
 ├── events.jsonl                           what happened when
+├── provenance.json  dirty.diff            where it came from
 ├── submit/                                submitit's own files
 ├── logs/<allocation>-<restart>/<node>.log  output.log
 ├── rendezvous/<allocation>-<restart>/     where the nodes of one allocation find each other
@@ -99,6 +100,16 @@ class RunDir:
     def progress(self) -> Path:
         """Counts and rate while it runs."""
         return self.path / "progress.json"
+
+    @property
+    def provenance(self) -> Path:
+        """Command, code, packages and machine of the launch."""
+        return self.path / "provenance.json"
+
+    @property
+    def dirty_diff(self) -> Path:
+        """What was not committed in the repository of the launch."""
+        return self.path / "dirty.diff"
 
     @property
     def tasks(self) -> Path:

@@ -3,6 +3,8 @@
 import json
 import os
 import secrets
+import shlex
+import sys
 from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
@@ -10,13 +12,15 @@ from typing import TYPE_CHECKING
 
 import yaml
 
+from hpcjet import provenance
 from hpcjet.cluster.node import NodeAgent
 from hpcjet.cluster.site import RAY_TOKEN
 from hpcjet.cluster.state import Phase, RunState, read_state, write_state
+from hpcjet.config.cluster import SlurmConfig
 from hpcjet.config.command import CommandConfig
 from hpcjet.config.exp import SweConfig
 from hpcjet.config.plain import to_dict
-from hpcjet.config.root import LaunchConfig, kind_of
+from hpcjet.config.root import LaunchConfig, SnapshotKind, kind_of
 from hpcjet.errors import BusyError, ConfigError, SubmitError
 from hpcjet.plan import Plan, make_plan, read_plan
 from hpcjet.preflight import become_lab_user, check_slurm, find_lab
@@ -25,6 +29,7 @@ from hpcjet.runlock import Owner, RunLock
 from hpcjet.slurm.query import Stage, job_state
 from hpcjet.slurm.submission import Submission, submission_state
 from hpcjet.slurm.submit import interpreter, submit
+from hpcjet.snapshot import Snapshot, take
 
 if TYPE_CHECKING:
     from hpcjet.tasks.task import Task
@@ -57,7 +62,11 @@ def new_run(config: LaunchConfig, *, short_id: str | None = None) -> tuple[RunDi
         check_slurm(config)
     config, tasks = resolved(config)
     root = config.run.root.expanduser().absolute()
+    config, code = frozen(config, root)
     run = new_run_dir(root, kind_of("exp", config.exp), now=datetime.now(), short_id=short_id or new_short_id())
+    keep_provenance(run)
+    if code:
+        code.add_user(run)
     if tasks is not None:
         from hpcjet.tasks.jsonl import dump_tasks
 
@@ -67,6 +76,33 @@ def new_run(config: LaunchConfig, *, short_id: str | None = None) -> tuple[RunDi
     with RunLock(run.path):
         _write(config, run)
     return run, None
+
+
+def frozen(config: LaunchConfig, root: Path) -> tuple[LaunchConfig, Snapshot | None]:
+    """With snapshot=git or copy: the code copied to below `root`, and a config that runs from the copy."""
+    if config.snapshot is SnapshotKind.none:
+        return config, None
+    workdir = config.exp.workdir if isinstance(config.exp, CommandConfig) else None
+    code = take(config.snapshot, workdir or Path.cwd(), root)
+    if isinstance(config.exp, CommandConfig) and workdir:
+        config = replace(config, exp=replace(config.exp, workdir=code.inside(workdir)))
+    path = ":".join(code.python_path(sys.path))
+    if not path:
+        return config, code
+    cluster = config.cluster
+    if isinstance(cluster, SlurmConfig):
+        # In the script, so that the node agent itself is imported from there.
+        line = f"export PYTHONPATH={shlex.quote(path)}${{PYTHONPATH:+:$PYTHONPATH}}"
+        return replace(config, cluster=replace(cluster, setup=[line, *cluster.setup])), code
+    before = cluster.env.get("PYTHONPATH") or os.environ.get("PYTHONPATH")
+    env = {**cluster.env, "PYTHONPATH": f"{path}:{before}" if before else path}
+    return replace(config, cluster=replace(cluster, env=env)), code
+
+
+def keep_provenance(run: RunDir) -> None:
+    """Note with a run where it came from."""
+    here = Path.cwd()
+    provenance.keep(run, provenance.facts(sys.argv, here), here)
 
 
 def resume(run: RunDir) -> Submission:
