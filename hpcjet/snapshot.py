@@ -115,8 +115,8 @@ def _check_size(top: Path, files: Sequence[str], kind: SnapshotKind) -> None:
     if size > MOST_BYTES:
         largest = sorted(files, key=lambda name: (top / name).lstat().st_size)[-3:]
         raise ConfigError(
-            f"snapshot={kind.name}: {top} has {size / 1024**3:.1f} GiB in {len(files)} files, more than 2 GiB; the largest "
-            f"are {', '.join(reversed(largest))}: launch from a smaller folder, or set snapshot=none"
+            f"snapshot={kind.name}: {top} has {size / 1024**3:.1f} GiB in {len(files)} files, more than 2 GiB; "
+            f"the largest are {', '.join(reversed(largest))}: launch from a smaller folder, or set snapshot=none"
         )
 
 

@@ -1,6 +1,7 @@
 """The root of the config, and the registration of every schema with Hydra."""
 
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,14 @@ class RunConfig:
             raise bad("run.root", repr(str(self.root)), allowed, "choose another folder")
 
 
+class SnapshotKind(Enum):
+    """What is copied at the launch, for the job to run from."""
+
+    none = "none"
+    git = "git"
+    copy = "copy"
+
+
 @dataclass
 class LaunchConfig:
     """All that `python -m hpcjet.launch` takes."""
@@ -38,6 +47,8 @@ class LaunchConfig:
     engine: EngineConfig = MISSING
     sandbox: SandboxConfig = MISSING
     run: RunConfig = field(default_factory=RunConfig)
+    snapshot: SnapshotKind = SnapshotKind.none
+    """The job runs the code as it was at the launch. git: the repository around it, new files too; copy: the folder."""
     dry_run: bool = False
     """Print the script, the node plan and the next command; start nothing."""
     submit: bool = True

@@ -22,7 +22,7 @@ LAYERS = [
     {"engine", "learner"},
     {"workload", "noop", "command", "doctor", "swe", "swarm"},
     {"drive", "lab"},
-    {"preflight", "start", "live", "follow", "dryrun", "outcome", "timeline"},
+    {"preflight", "provenance", "snapshot", "start", "live", "follow", "dryrun", "outcome", "timeline"},
     {"launch", "checkup"},
     {"cli"},
 ]

@@ -109,7 +109,7 @@ def test_one_killed_half_way_is_never_used(repository: Path, tmp_path: Path, mon
 
     with monkeypatch.context() as patched:
         patched.setattr("shutil.copy2", fail)
-        with pytest.raises(ConfigError, match="cannot be written to .* No space left on device"):
+        with pytest.raises(ConfigError, match=r"cannot be written to .* No space left on device"):
             take(SnapshotKind.git, repository, tmp_path / "runs")
     assert not list((tmp_path / "runs/.snapshots").iterdir())
     assert "run.sh" in names(take(SnapshotKind.git, repository, tmp_path / "runs").tree)
