@@ -17,6 +17,10 @@ _DAY_S = 86_400.0
 class Group:
     """How a program on this node is ended: by its process group, since bash would not pass a signal on."""
 
+    def code(self, code: int, output: Path) -> int:
+        """The exit code of the program, from that of its first process."""
+        return code
+
     def ask(self, leader: int) -> None:
         """Ask it to end at a safe point."""
         signal_group(leader, signal.SIGTERM)
@@ -38,7 +42,7 @@ def run_program(
     try:
         while (code := program.wait(_DAY_S)) is None:
             pass
-        return code if code >= 0 else 128 - code
+        return ending.code(code if code >= 0 else 128 - code, output)
     except Interrupted:
         ending.ask(program.pid)
         if not _ends_within(program, stop_s):

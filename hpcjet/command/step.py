@@ -1,6 +1,7 @@
 """A step that runs within the job: how it is ended, and which kinds of MPI Slurm knows."""
 
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -8,6 +9,9 @@ from pathlib import Path
 from hpcjet.command.process import Group, signal_group
 
 CALL_TIMEOUT_S = 5.0
+FAILED_RANK = re.compile(
+    r"srun: error: \S+: tasks? [\d,\[\]-]+: (?:Exited with exit code (?P<code>\d+)|(?P<how>[A-Z][A-Za-z /]+))"
+)
 
 
 class Step(Group):
@@ -15,6 +19,11 @@ class Step(Group):
 
     def __init__(self, job_id: str, file: Path) -> None:
         self._job_id, self._file = job_id, file
+
+    def code(self, code: int, output: Path) -> int:
+        """That of the rank that failed first."""
+        first = first_bad_code(_end_of(output)) if code else None
+        return code if first is None else first
 
     def ask(self, leader: int) -> None:
         """SIGTERM to the ranks, through Slurm: srun itself would turn it into SIGKILL, the last resort here."""
@@ -32,6 +41,20 @@ class Step(Group):
         except (OSError, subprocess.TimeoutExpired):
             return False
         return done.returncode == 0
+
+
+def first_bad_code(output: str) -> int | None:
+    """The exit code of the rank that failed first, from what srun says of each; 128+N for signal N.
+
+    srun ends the others when one fails, and itself with the highest code of all, which may be that of a rank that it
+    ended.
+    """
+    if not (failed := FAILED_RANK.search(output)):
+        return None
+    if failed["code"]:
+        return int(failed["code"])
+    names = {signal.strsignal(each): 128 + each for each in signal.valid_signals()}
+    return names.get(failed["how"].strip())
 
 
 def mpi_types() -> list[str] | None:
@@ -54,3 +77,9 @@ def read_mpi_types(answer: str) -> list[str] | None:
         if colon or len(words) == 1:
             names += words
     return list(dict.fromkeys(names)) or None
+
+
+def _end_of(file: Path, most: int = 4 << 20) -> str:
+    with file.open("rb") as opened:
+        opened.seek(max(0, file.stat().st_size - most))
+        return opened.read().decode(errors="replace")

@@ -15,10 +15,11 @@ def step_command(
     """srun that runs `command` on every node of the job beside what runs there already.
 
     overlap: the node agents hold all of the job's CPUs, memory and GPUs, and a step that does not share them would wait
-    for ever. The first task that fails ends the others, and srun ends with its exit code.
+    for ever. The first task that fails ends the others, and srun ends with the highest of all exit codes. Output comes
+    in whole lines, so that those of different tasks do not mix; unbuffered would give every task a terminal.
     """
     words = ["srun", "--overlap", f"--nodes={nodes}", f"--ntasks={nodes * tasks_per_node}"]
-    words += [f"--ntasks-per-node={tasks_per_node}", "--kill-on-bad-exit=1", "--unbuffered"]
+    words += [f"--ntasks-per-node={tasks_per_node}", "--kill-on-bad-exit=1"]
     if cpus_per_task:
         words.append(f"--cpus-per-task={cpus_per_task}")
     if mpi:
