@@ -1,8 +1,10 @@
 """Stay with a run: the queue first, then its progress, then how it ended."""
 
 import contextlib
+import itertools
 import json
 import os
+import signal
 import sys
 import time
 from typing import Any
@@ -11,12 +13,14 @@ from rich.console import Console
 
 from hpcjet.cluster.child import tail
 from hpcjet.cluster.output import Output
-from hpcjet.cluster.state import Phase, RunState, read_state
+from hpcjet.cluster.signals import Interrupted, signals_raise
+from hpcjet.cluster.state import ASK, REQUEUED, RESUBMIT, Phase, RunState, read_state
 from hpcjet.errors import EXIT_CLUSTER, EXIT_INTERRUPTED
 from hpcjet.live import AT_WORK, Display
 from hpcjet.rundir import RunDir
 from hpcjet.slurm.query import JobState, Stage
 from hpcjet.slurm.submission import Submission, cancel, submission_state
+from hpcjet.start import read_submission, resume, stored_plan
 
 REQUEUE_S = 20.0
 """For Slurm to end a job that was interrupted, or to queue it again."""
@@ -29,9 +33,11 @@ LATE_S = 2.0
 def follow(run: RunDir, submission: Submission, console: Console) -> int:
     """Show the run until it ends; returns its exit code. Ctrl-C asks whether to leave or to cancel it."""
     try:
-        state = _watch(run, submission, console)
-    except KeyboardInterrupt:
-        return _leave_or_cancel(run, submission, console)
+        with signals_raise(signal.SIGTERM):
+            state = _watch_to_the_end(run, submission, console)
+    except (KeyboardInterrupt, Interrupted) as interrupt:
+        ask = isinstance(interrupt, KeyboardInterrupt) and sys.stdin.isatty()
+        return _leave_or_cancel(run, read_submission(run) or submission, console, ask=ask)
     if state.reason:
         console.print(
             f"{state.phase.value}: {state.reason}", style="red", highlight=False, markup=False, soft_wrap=True
@@ -41,6 +47,26 @@ def follow(run: RunDir, submission: Submission, console: Console) -> int:
     return EXIT_CLUSTER if state.exit_code is None else state.exit_code
 
 
+def _watch_to_the_end(run: RunDir, submission: Submission, console: Console) -> RunState:
+    """Over all the jobs that the run takes: where a node could not queue its job again, a new one is submitted."""
+    for number in itertools.count(1):
+        state = _watch(run, submission, console)
+        if not _wants_another_job(state, submission) or number > (most := stored_plan(run).max_restarts):
+            return state
+        submission = resume(run)
+        text = f"{state.reason}; submitted again, as Slurm job {submission.job_id} (restart {number} of at most {most})"
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+    raise AssertionError("unreachable: counts for ever")
+
+
+def _wants_another_job(state: RunState, submission: Submission) -> bool:
+    """Whether the run was stopped by Slurm, not by a person, and nobody else starts it again."""
+    if state.phase is not Phase.interrupted or submission.cluster != "slurm":
+        return False
+    asked = state.then == ASK and submission_state(submission).state in ("PREEMPTED", "TIMEOUT")
+    return asked or state.then == RESUBMIT
+
+
 def _watch(run: RunDir, submission: Submission, console: Console) -> RunState:
     pause_s, lost_since = 0.2, None
     output = _output(run, submission) if _runs_a_program(run) else None
@@ -48,7 +74,7 @@ def _watch(run: RunDir, submission: Submission, console: Console) -> RunState:
         while True:
             state = read_state(run.state)
             _pass_on(output, display)
-            if state and state.final and not _comes_back(state, submission):
+            if state and state.final and not _comes_back(run, state, submission):
                 _pass_on(output, display, late_s=LATE_S if state.exit_code != EXIT_CLUSTER else 0.0)
                 return state
             job = submission_state(submission)
@@ -92,12 +118,16 @@ def _pass_on_for(seconds: float, output: Output | None, display: Display) -> Non
         _pass_on(output, display)
 
 
-def _comes_back(state: RunState, submission: Submission) -> bool:
+def _comes_back(run: RunDir, state: RunState, submission: Submission) -> bool:
     """Whether Slurm requeues the job, as it does after a preemption; it takes a moment to say so."""
     if state.phase is not Phase.interrupted or submission.cluster != "slurm":
         return False
+    if state.then == REQUEUED:
+        return submission_state(submission).stage is not Stage.ended
     deadline = time.monotonic() + REQUEUE_S
     while (stage := submission_state(submission).stage) not in (Stage.pending, Stage.ended):
+        if read_state(run.state) != state:
+            return True  # it has begun again already
         if time.monotonic() > deadline:
             return False
         time.sleep(0.5)
@@ -118,6 +148,9 @@ def status_text(run: RunDir, submission: Submission) -> str:
 
 def _vanished(run: RunDir, submission: Submission, job: JobState) -> RunState:
     """The job is over and left no word."""
+    if job.state == "CANCELLED":
+        reason = f"Slurm job {submission.job_id} was cancelled before the run began"
+        return RunState(Phase.interrupted, exit_code=EXIT_INTERRUPTED, reason=reason)
     logs = sorted(run.submit_folder.glob(f"{submission.job_id}_*_log.*"), key=os.path.getmtime)
     shown = f"; {logs[-1]} ends with:\n{tail(logs[-1])}" if logs else ""
     what = f"Slurm job {submission.job_id}" if submission.cluster == "slurm" else "the local job"
@@ -162,9 +195,9 @@ def _duration(seconds: float) -> str:
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
 
 
-def _leave_or_cancel(run: RunDir, submission: Submission, console: Console) -> int:
+def _leave_or_cancel(run: RunDir, submission: Submission, console: Console, *, ask: bool) -> int:
     console.print()
-    if sys.stdin.isatty():
+    if ask:
         with contextlib.suppress(EOFError, KeyboardInterrupt):
             answer = console.input("Leave the run going, or cancel it? \\[L/c] ")
             if answer.strip().lower().startswith("c"):

@@ -76,7 +76,8 @@ def run_agent(plan_file: Path) -> int:
     adopt_orphans()
     _raise_file_limit()
     if place.is_head:
-        return _head(plan, place, hosts, started)
+        over = _over_before(plan, place)
+        return _head(plan, place, hosts, started) if over is None else over
     return _worker(plan, place, started)
 
 
@@ -99,6 +100,18 @@ def _head(plan: Plan, place: Place, hosts: list[str], started: float) -> int:
         if state.then == REQUEUED:
             queue_again(plan, state, events)
     return end.code
+
+
+def _over_before(plan: Plan, place: Place) -> int | None:
+    """The exit code if this job ended the run before Slurm started it again, as it does when a batch script is lost."""
+    state = read_state(plan.run.state)
+    if not (state and place.restart and state.phase in (Phase.done, Phase.failed)):
+        return None
+    if state.allocation != place.allocation or state.exit_code is None:
+        return None
+    _log.warning("this job ended the run before, with %d; hpcjet resume %s does it again", state.exit_code, plan.run)
+    atomic_write(exit_file(plan.run, os.environ), str(state.exit_code))
+    return state.exit_code
 
 
 def _last_words(plan: Plan, state: RunState, events: Events) -> None:
