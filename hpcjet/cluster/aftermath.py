@@ -4,6 +4,7 @@
 """
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from hpcjet.cluster.temp import bases
 from hpcjet.errors import EXIT_CLUSTER
 from hpcjet.plan import Plan, read_plan
 from hpcjet.rundir import path_name
+from hpcjet.slurm.requeue import element_id
 
 SWEEP_S = 5.0
 """For the lost nodes to be swept; those that have no power never answer."""
@@ -24,7 +26,9 @@ SWEEP_S = 5.0
 def aftermath(plan: Plan) -> None:
     """Say why the head's agent left no word, and remove the temp folders of agents that were killed."""
     if not exit_file(plan.run, os.environ).exists():
-        write_state(plan.run.state, _last_word(plan))
+        before = read_state(plan.run.state)
+        if not before or before.phase not in (Phase.done, Phase.failed):
+            write_state(plan.run.state, _last_word(plan, before))
         sweep_here()
     if lost := lost_hosts(plan):
         _sweep_on(plan, lost)
@@ -41,12 +45,11 @@ def lost_hosts(plan: Plan) -> list[str]:
     return file.read_text().split() if file.exists() else []
 
 
-def _last_word(plan: Plan) -> RunState:
+def _last_word(plan: Plan, before: RunState | None) -> RunState:
     """What the head's agent would have written."""
-    host, job = os.environ.get("SLURMD_NODENAME", "?"), os.environ.get("SLURM_JOB_ID", "?")
-    before = read_state(plan.run.state)
+    host, job = os.environ.get("SLURMD_NODENAME") or socket.gethostname(), element_id(os.environ)
     log = plan.run.node_log(job, restart=int(os.environ.get("SLURM_RESTART_COUNT") or 0), node=path_name(host))
-    if before and before.phase is Phase.running and before.allocation:
+    if before and before.phase is Phase.running:
         reason = f"the node agent of the head, {host}, was killed; {log} ends with:\n{tail(log)}"
     else:
         reason = f"the node agent of the head, {host}, did not come up; see {plan.run.submit_folder}"
