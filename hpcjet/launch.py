@@ -138,9 +138,9 @@ def _start_command(config: LaunchConfig, run: Path) -> str:
 
 def help_page(groups: Sequence[str]) -> str:
     """The help: of everything, or of the named groups."""
-    from hpcjet.config.describe import help_of, top_keys
+    from hpcjet.config.describe import PAGES, help_of, top_keys
 
-    known = [*SCHEMAS, "run"]
+    known = [*SCHEMAS, *PAGES]
     for group in groups:
         if group not in known:
             raise ConfigError(f"--help {group}: there is no such group; choose one of {', '.join(known)}")
@@ -149,6 +149,7 @@ def help_page(groups: Sequence[str]) -> str:
     shown = [f"  {group:<9}{', '.join(choices(group))}" for group in SCHEMAS]
     keys = [f"  {key.name + '=' + key.default:<18}{' '.join(key.text.split())}" for key in top_keys()]
     shown.append("  run      where runs are kept (run.root=runs)")
+    shown.append("  sweep    how many points at a time, what is shown of them")
     return USAGE.format(groups="\n".join(shown), keys="\n".join(keys))
 
 

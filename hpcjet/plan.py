@@ -89,6 +89,9 @@ FIXED_ENV = {
 }
 """Set for everything on the nodes. litellm would try to fetch a price list from the internet at import, three times."""
 
+SEED = "HPCJET_SEED"
+"""The variable with the seed of the run."""
+
 
 def make_plan(config: LaunchConfig, *, run_dir: RunDir, python: str) -> Plan:
     """The plan of one launch into `run_dir` with the interpreter `python`."""
@@ -111,7 +114,7 @@ def make_plan(config: LaunchConfig, *, run_dir: RunDir, python: str) -> Plan:
         end_timeout_s=cluster.end_timeout_s,
         interface=cluster.interface,
         object_store_gb=cluster.object_store_gb,
-        env={**FIXED_ENV, **cluster.env},
+        env={**FIXED_ENV, SEED: str(config.seed), **cluster.env},
         driver=(python, "-m", "hpcjet.drive", str(run_dir.plan)),
         config=to_dict(config),
     )

@@ -132,7 +132,7 @@ def _bad_value(error: OmegaConfBaseException, overrides: Sequence[str] = ()) -> 
 
 def _see_help(key: str) -> str:
     group = key.partition(".")[0]
-    return f"see python -m hpcjet.launch --help{f' {group}' if group in (*SCHEMAS, 'run') else ''}"
+    return f"see python -m hpcjet.launch --help{f' {group}' if group in (*SCHEMAS, 'run', 'sweep') else ''}"
 
 
 def _missing(error: MissingMandatoryValue) -> ConfigError:

@@ -9,6 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcjet.config.root import SCHEMAS, LaunchConfig, RunConfig
+from hpcjet.config.sweep import SweepConfig
+
+PAGES: dict[str, type] = {"run": RunConfig, "sweep": SweepConfig}
+"""Keys at the root that are no groups and have keys of their own."""
 
 
 @dataclass(frozen=True)
@@ -30,18 +34,18 @@ def keys_of(schema: type, prefix: str) -> list[Key]:
 
 
 def help_of(group: str) -> str:
-    """The help page of one config group, or of `run`."""
-    if group == "run":
-        return _page("run", RunConfig)
+    """The help page of one config group, of `run` or of `sweep`."""
+    if group in PAGES:
+        return _page(group, PAGES[group], f"{group}.")
     return "\n".join(_page(f"{group}={kind}", schema, f"{group}.") for kind, schema in SCHEMAS[group].items())
 
 
 def top_keys() -> list[Key]:
     """Keys at the root that are not groups."""
-    return [key for key in keys_of(LaunchConfig, "") if key.name not in SCHEMAS and key.name != "run"]
+    return [key for key in keys_of(LaunchConfig, "") if key.name not in {*SCHEMAS, *PAGES}]
 
 
-def _page(title: str, schema: type, prefix: str = "run.") -> str:
+def _page(title: str, schema: type, prefix: str) -> str:
     lines = [title, _indent((schema.__doc__ or "").strip().partition("\n")[0], 2)]
     for key in keys_of(schema, prefix):
         lines.append(f"  {key.name}={key.default}" if key.default else f"  {key.name}=...  (required)")

@@ -14,6 +14,7 @@ from hpcjet.config.doctor import DoctorConfig
 from hpcjet.config.engine import EngineConfig, OpenAIConfig, OracleConfig
 from hpcjet.config.exp import ExpConfig, NoopConfig, SweConfig
 from hpcjet.config.sandbox import SandboxConfig
+from hpcjet.config.sweep import SweepConfig
 
 
 @dataclass
@@ -47,6 +48,9 @@ class LaunchConfig:
     engine: EngineConfig = MISSING
     sandbox: SandboxConfig = MISSING
     run: RunConfig = field(default_factory=RunConfig)
+    sweep: SweepConfig = field(default_factory=SweepConfig)
+    seed: int = 0
+    """For what draws random numbers: everything that runs finds it in HPCJET_SEED."""
     snapshot: SnapshotKind = SnapshotKind.none
     """The job runs the code as it was at the launch. git: the repository around it, new files too; copy: the folder."""
     dry_run: bool = False

@@ -23,7 +23,7 @@ def test_a_plan_comes_back_from_its_file() -> None:
     assert plan.typed_config() == compose(
         ["+exp=noop", "cluster=slurm", "cluster.nodes=3", "cluster.time_min=90", "+cluster.env.A='$B \"c\"'"]
     )
-    assert plan.env == {**FIXED_ENV, "A": '$B "c"'}
+    assert plan.env == {**FIXED_ENV, "HPCJET_SEED": "0", "A": '$B "c"'}
     assert (plan.num_nodes, plan.min_nodes, plan.time_min, plan.run) == (3, 3, 90, RUN)
     assert plan.driver == ("/opt/venv/bin/python", "-m", "hpcjet.drive", f"{RUN}/plan.json")
 
