@@ -126,7 +126,7 @@ def test_help_names_every_key_with_default_and_meaning() -> None:
 
 
 def test_keys_of_the_root_are_described() -> None:
-    assert [key.name for key in top_keys()] == ["dry_run", "submit", "follow"]
+    assert [key.name for key in top_keys()] == ["seed", "snapshot", "dry_run", "submit", "follow"]
     assert all(key.text for key in top_keys())
 
 
