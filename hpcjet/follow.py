@@ -137,10 +137,15 @@ def _comes_back(run: RunDir, state: RunState, submission: Submission) -> bool:
 def status_text(run: RunDir, submission: Submission) -> str:
     """How far a run is, in one line."""
     state = read_state(run.state)
+    return state_text(run, submission, state, None if state and state.final else submission_state(submission))
+
+
+def state_text(run: RunDir, submission: Submission, state: RunState | None, job: JobState | None) -> str:
+    """The same, from what was read and asked before; `job` None: its last word stands."""
     if state and state.final:
         code = "" if state.exit_code is None else f" (exit code {state.exit_code})"
         return f"{state.phase.value}{code}{': ' + state.reason if state.reason else ''}"
-    job = submission_state(submission)
+    assert job is not None, "a run that goes on has a job"
     if job.stage is Stage.ended:
         return f"lost: the job ended ({job.state}) without a word; see hpcjet logs {run}"
     return _text(run, state, job, at_work=_runs_a_program(run) and _output(run, submission).found)
