@@ -131,7 +131,7 @@ class Checkup:
         """The report for a person."""
         from hpcjet.doctor.render import render
 
-        kept = f"\nThis report is kept: {self.run.path / REPORT}\n" if self.run else ""
+        kept = f"\nThis report is kept: {self.run.path / REPORT}" if self.run else ""
         return render(self.sections, hosts=self._hosts, overrides=self._overrides, colour=colour).rstrip() + kept
 
     def keep(self, report: str) -> None:

@@ -30,7 +30,7 @@ def assess(host: str, head: str, facts: Facts) -> Line:
     offset, uncertain = facts["offset_s"], facts["round_trip_s"] / 2
     if abs(offset) - uncertain <= FAR_S:
         shown = "the same" if abs(offset) <= uncertain else f"{_duration(abs(offset))} apart"
-        return ok(SUBJECT, f"{host} and {head}: {shown} (known to {_duration(uncertain)})")
+        return ok(SUBJECT, f"{head} and {host}: {shown} (known to {_duration(uncertain)})")
     what = f"{host} is {_duration(abs(offset))} {'ahead of' if offset > 0 else 'behind'} {head}"
     do = f"ask the site to set the clock of one of them (chrony, NTP); until then cluster.exclude={host}"
     return warn(SUBJECT, f"{what}: times in logs, deadlines and Slurm's credentials may not fit", do)

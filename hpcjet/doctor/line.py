@@ -31,6 +31,14 @@ class Line:
     nodes: tuple[str, ...] = ()
     """Where it was found; empty: not on a node."""
 
+    @property
+    def shown(self) -> str:
+        """What was found, with its amount."""
+        if self.amount is None:
+            return self.text
+        least = "at least " if len(self.nodes) > 1 else ""
+        return self.text.replace("{}", f"{least}{size(self.amount)}", 1)
+
 
 def ok(subject: str, text: str, *, amount: int | None = None) -> Line:
     return Line(Level.ok, subject, text, amount=amount)

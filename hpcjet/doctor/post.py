@@ -60,10 +60,14 @@ class Client:
 
     def __init__(self, address: str, port: int, *, secret: str, timeout_s: float) -> None:
         self._socket = socket.create_connection((address, port), timeout=timeout_s)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._stream = cast(IO[bytes], self._socket.makefile("rwb"))
-        say(self._stream, {"proof": proof(secret, str(hear(self._stream).get("nonce")))})
-        hear(self._stream)
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            say(self._stream, {"proof": proof(secret, str(hear(self._stream).get("nonce")))})
+            hear(self._stream)
+        except BaseException:
+            self.close()
+            raise
         self._socket.settimeout(TIMEOUT_S)
 
     def ask(self, what: str, **facts: Any) -> dict[str, Any]:

@@ -27,8 +27,8 @@ def assess(host: str, head: str, facts: Facts) -> list[Line]:
     if failures:
         return [fail(SUBJECT, "; ".join(whats), do) for do, whats in failures.items()]
     if facts["there"] is None or facts["back"] is None:
-        return [fail(SUBJECT, f"{host} and {head} did not find each other in the run directory", "see shared files")]
-    return [ok(SUBJECT, f"{host} and {head} reach each other's ({facts['head']}, {facts['own']})")]
+        return [fail(SUBJECT, f"{head} and {host} did not find each other in the run directory", "see shared files")]
+    return [ok(SUBJECT, f"{head} ({facts['head']}) and {host} ({facts['own']}) reach each other")]
 
 
 def _told(way: Facts) -> str:

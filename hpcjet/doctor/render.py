@@ -4,7 +4,7 @@ import re
 import textwrap
 from collections.abc import Sequence
 
-from hpcjet.doctor.line import Level, Line, size
+from hpcjet.doctor.line import Level, Line
 from hpcjet.doctor.report import Section, worst
 
 WIDTH = 80
@@ -28,17 +28,9 @@ def render_line(line: Line, *, hosts: Sequence[str], colour: bool) -> list[str]:
     if colour:
         mark = f"{COLOURS[line.level]}{mark}{PLAIN}"
     some = f"{', '.join(line.nodes)}: " if line.nodes and set(line.nodes) != set(hosts) else ""
-    shown = _wrapped(some + text_of(line), " " * 22)
+    shown = _wrapped(some + line.shown, " " * 22)
     lines = [f"  {mark}  {line.subject:<12}  {shown[0].lstrip()}", *shown[1:]]
     return lines + (_wrapped(f"do: {line.do}", " " * 8, more=" " * 12) if line.do else [])
-
-
-def text_of(line: Line) -> str:
-    """What was found, with its amount."""
-    if line.amount is None:
-        return line.text
-    least = "at least " if len(line.nodes) > 1 else ""
-    return line.text.replace("{}", f"{least}{size(line.amount)}", 1)
 
 
 def verdict(sections: Sequence[Section], overrides: Sequence[str]) -> str:

@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 from hpcjet.doctor import allreduce, clock, reach, shared_files
-from hpcjet.doctor.line import Facts, Level, Line, fail, warn
+from hpcjet.doctor.line import Facts, Level, Line, fail, ok, warn
 from hpcjet.doctor.node import SUBJECTS
 
 NODES, BETWEEN = "nodes", "between the nodes"
+FEW = 3
+"""Pairs of nodes that have a line each, though all is well."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,20 @@ def between_section(examined: Examined) -> Section:
     for rank, host in enumerate(examined.hosts):
         if rank and rank in examined.nodes:
             lines += pair_lines(examined.nodes.get(0), examined.nodes[rank], head=head, host=host, rank=rank)
-    lines += reduce_lines(examined)
+    lines = [*shortened(lines), *reduce_lines(examined)]
     order = [shared_files.SUBJECT, reach.SUBJECT, clock.SUBJECT, allreduce.SUBJECT]
     return Section(BETWEEN, tuple(sorted(lines, key=lambda line: order.index(line.subject))))
+
+
+def shortened(lines: Sequence[Line]) -> list[Line]:
+    """Of many pairs of nodes where all is well, one for each subject."""
+    kept = [line for line in lines if line.level is not Level.ok]
+    for subject in dict.fromkeys(line.subject for line in lines):
+        well = [line for line in lines if line.subject == subject and line.level is Level.ok]
+        if len(well) > FEW:
+            well = [replace(well[0], text=f"{well[0].text}; likewise {len(well) - 1} more nodes")]
+        kept += well
+    return kept
 
 
 def pair_lines(heads: Facts | None, facts: Facts, *, head: str, host: str, rank: int) -> list[Line]:
@@ -100,6 +113,8 @@ def pair_lines(heads: Facts | None, facts: Facts, *, head: str, host: str, rank:
         return [*lines, fail(shared_files.SUBJECT, f"{host} saw nothing that {head} wrote", do)]
     if "files" in way:
         lines.append(shared_files.assess(host, head, way["files"]))
+    elif rank in there["met"]:
+        lines.append(ok(shared_files.SUBJECT, f"{head} and {host} see what the other writes"))
     if "clock" in way:
         lines.append(clock.assess(host, head, way["clock"]))
     if "broke" in way:
@@ -158,6 +173,4 @@ def as_json(sections: Sequence[Section], *, run: str | None, facts: Facts) -> st
 
 
 def _plain(line: Line) -> Facts:
-    from hpcjet.doctor.render import text_of
-
-    return {**asdict(line), "level": line.level.value, "nodes": list(line.nodes), "text": text_of(line)}
+    return {**asdict(line), "level": line.level.value, "nodes": list(line.nodes), "text": line.shown}

@@ -34,7 +34,7 @@ def assess(host: str, head: str, facts: Facts) -> Line:
         do = "put runs on a file system that all nodes share: run.root=/path/on/it"
         return fail(SUBJECT, f"{' and '.join(unseen)} (within {SEEN_WITHIN_S:.0f} s)", do)
     slowest = max(facts["there"], facts["back"])
-    text = f"{host} and {head} see what the other writes within {slowest:.2f} s"
+    text = f"{head} and {host} see what the other writes within {max(slowest, 0.01):.2f} s"
     if slowest > SLOW_S:
         do = "runs start that much later; another file system may be quicker: run.root=/scratch/..."
         return warn(SUBJECT, text, do)
