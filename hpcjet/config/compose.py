@@ -1,12 +1,16 @@
 """From Hydra overrides to one typed config, with every mistake as a ConfigError."""
 
+import contextlib
 import dataclasses
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.errors import ConfigCompositionException, MissingConfigException
+from omegaconf import DictConfig
 from omegaconf.errors import (
     GrammarParseError,
     InterpolationResolutionError,
@@ -16,28 +20,53 @@ from omegaconf.errors import (
 )
 
 from hpcjet.config.check import bad
+from hpcjet.config.files import blamed, choices, left_out, own_files, search_path
 from hpcjet.config.plain import escaped, first_line, nearest, to_config, unknown_key
 from hpcjet.config.root import SCHEMAS, LaunchConfig, register
 from hpcjet.errors import ConfigError
 from hpcjet.paths import conf_dir
 
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
+
 
 def compose(overrides: Sequence[str]) -> LaunchConfig:
     """The config of `conf/launch.yaml` with overrides in Hydra's grammar. Raises ConfigError."""
-    register()
     check_grammar(overrides)
+    with errors_explained(overrides):
+        return to_config(composed(overrides))
+
+
+def composed(overrides: Sequence[str]) -> DictConfig:
+    """Hydra's config, which may still lack values that must be given. Raises what Hydra raises."""
+    register()
+    own_files(_chosen(overrides))
     with initialize_config_dir(str(conf_dir().resolve()), version_base="1.3"):
-        try:
-            composed = hydra_compose("launch", overrides=[_with_plus(override) for override in overrides])
-            return to_config(composed)
-        except MissingConfigException as error:
-            raise _unknown_choice(error) from None
-        except ConfigCompositionException as error:
-            raise _bad_override(error, overrides) from None
-        except MissingMandatoryValue as error:
-            raise _missing(error) from None
-        except OmegaConfBaseException as error:
-            raise _bad_value(error, overrides) from None
+        return hydra_compose("launch", overrides=[*search_path(), *(_with_plus(override) for override in overrides)])
+
+
+@contextlib.contextmanager
+def errors_explained(overrides: Sequence[str]) -> Iterator[None]:
+    """Within the block what Hydra and OmegaConf say of these overrides becomes a ConfigError."""
+    try:
+        with _in_our_words(overrides):
+            yield
+    except ConfigError as error:
+        raise blamed(error, own_files(_chosen(overrides)), overrides) from None
+
+
+@contextlib.contextmanager
+def _in_our_words(overrides: Sequence[str]) -> Iterator[None]:
+    try:
+        yield
+    except MissingConfigException as error:
+        raise _unknown_choice(error) from None
+    except ConfigCompositionException as error:
+        raise _bad_override(error, overrides) from None
+    except MissingMandatoryValue as error:
+        raise _missing(error) from None
+    except OmegaConfBaseException as error:
+        raise _bad_value(error, overrides) from None
 
 
 def override(key: str, text: str) -> str:
@@ -47,9 +76,11 @@ def override(key: str, text: str) -> str:
     return f"{key}={QuotedString(text=escaped(text), quote=Quote.double).with_quotes()}"
 
 
-def choices(group: str) -> list[str]:
-    """The config files of a group."""
-    return sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
+def _chosen(overrides: Sequence[str]) -> dict[str, str]:
+    """Group -> the name that these overrides, or the environment, choose in it."""
+    words = [override.lstrip("+").partition("=") for override in overrides]
+    named = {key: value.strip("'\"") for key, _, value in words if key in SCHEMAS}
+    return {"cluster": os.environ.get("HPCJET_CLUSTER", ""), **named}
 
 
 def _with_plus(override: str) -> str:
@@ -58,11 +89,21 @@ def _with_plus(override: str) -> str:
 
 
 def check_grammar(overrides: Sequence[str]) -> None:
-    """Raise ConfigError for the first word that is not an override in Hydra's grammar."""
+    """Raise ConfigError for the first word that is not an override, with one value, in Hydra's grammar."""
+    for text, parsed in zip(overrides, parse(overrides), strict=True):
+        if parsed.is_sweep_override():
+            raise ConfigError(
+                f"{text} names several values: one launch takes one value for each key; for a sweep add -m, or quote "
+                "the value twice if it is one"
+            )
+
+
+def parse(overrides: Sequence[str]) -> "list[Override]":
+    """The words in Hydra's grammar, with what several values mean. Raises ConfigError for the first that is none."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import OverrideParseException
 
-    parser = OverridesParser.create()
+    parser, found = OverridesParser.create(), []
     for override in overrides:
         try:
             parsed = parser.parse_overrides([override])[0]
@@ -71,18 +112,20 @@ def check_grammar(overrides: Sequence[str]) -> None:
                 f"cannot read the argument {override!r}: an argument is key=value, +group=choice or ~key; "
                 f"quote a value with special characters twice, such as 'key=\"a=b\"'"
             ) from None
-        if parsed.is_sweep_override():
-            raise ConfigError(
-                f"{override} names several values: one launch takes one value for each key; start a launch for each"
-            )
         _check_key(parsed.key_or_group, override)
-        if parsed.key_or_group in SCHEMAS and not parsed.is_delete() and not isinstance(parsed.value(), str | dict):
-            raise bad(
-                parsed.key_or_group,
-                override.partition("=")[2],
-                f"it must be one of {', '.join(choices(parsed.key_or_group))}",
-                f"set {parsed.key_or_group}=NAME",
-            )
+        _check_choice(parsed, override)
+        found.append(parsed)
+    return found
+
+
+def _check_choice(parsed: "Override", override: str) -> None:
+    """A group takes names of its files, or a mapping."""
+    group = parsed.key_or_group
+    if group not in SCHEMAS or parsed.is_delete() or parsed.is_sweep_override():
+        return
+    if not isinstance(parsed.value(), str | dict):
+        allowed = f"it must be one of {', '.join(choices(group))}"
+        raise bad(group, override.partition("=")[2], allowed, f"set {group}=NAME")
 
 
 def _check_key(key: str, override: str) -> None:
@@ -96,8 +139,9 @@ def _unknown_choice(error: MissingConfigException) -> ConfigError:
     group, _, name = (error.missing_cfg_file or "").rpartition("/")
     if not group:
         return ConfigError(first_line(error))
-    options = [option for option in error.options or [] if not option.endswith("_schema")]
-    return ConfigError(f"{group}={name} is not known: choose one of {', '.join(options)}{nearest(name, options)}")
+    options = choices(group)
+    said = f"{group}={name} is not known: choose one of {', '.join(options)}{nearest(name, options)}"
+    return ConfigError("; ".join([said, *left_out(group)]))
 
 
 def _bad_override(error: ConfigCompositionException, overrides: Sequence[str]) -> ConfigError:
