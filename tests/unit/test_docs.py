@@ -8,7 +8,7 @@ import pytest
 
 from hpcjet.cli import parser
 from hpcjet.config.compose import compose
-from hpcjet.launch import help_page
+from hpcjet.launch import apart, help_page
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
@@ -51,7 +51,8 @@ def test_launches_compose(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         if words[0] == "--help":
             assert help_page(words[1:])
         else:
-            compose([word for word in words if word != "--cfg"])
+            own, program = apart(words)
+            compose([word for word in [*own, *program] if word != "--cfg"])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
