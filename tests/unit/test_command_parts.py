@@ -1,9 +1,9 @@
 """Programs of the user's own: their config, environment, command lines and sizes; what srun says; checks at launch."""
 
-import os
 import random
 import shlex
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,10 @@ from hpcjet import launch
 from hpcjet.command import words
 from hpcjet.command.check import FIND_TORCH, check, resolve
 from hpcjet.command.environment import program_env, step_env
+from hpcjet.command.process import Group
 from hpcjet.command.size import node_cpus, node_gpus, procs_per_node, ranks_per_node
+from hpcjet.command.start import Start, starter
 from hpcjet.command.step import Step, first_bad_code, mpi_types, read_mpi_types
-from hpcjet.command.workload import CommandWorkload
 from hpcjet.config.command import MpiConfig, TorchrunConfig
 from hpcjet.config.compose import compose, override
 from hpcjet.config.plain import from_dict, to_dict
@@ -281,18 +282,71 @@ def test_torchs_launcher_takes_its_rank_from_slurm() -> None:
     assert words.TORCH_LAUNCHER.is_file()
 
 
-def test_ranks_through_srun() -> None:
-    class Cluster:
-        address, master_port, hosts, gcs_port = "10.0.0.1", 29500, ("n1", "n2", "n3"), None
+@dataclass(frozen=True)
+class Nodes:
+    """What a starter takes of a cluster."""
 
-    plan = plan_of("+exp=mpi", "exp.command='python a.py'", "exp.cpus_per_rank=2", "exp.mpi=pmix",
-                   "cluster=slurm", "cluster.nodes=3", "cluster.cpus_per_node=8")  # fmt: skip
-    made = CommandWorkload(plan, plan.typed_config())._words(Cluster(), {})  # type: ignore[arg-type]
-    assert made == [
-        "srun", "--overlap", "--nodes=3", "--ntasks=12", "--ntasks-per-node=4", "--kill-on-bad-exit=1",
-        "--cpus-per-task=2", "--mpi=pmix", "--export=ALL",
-        PYTHON, "-m", "hpcjet.command.rank", "--", "bash", "-c", "python a.py",
+    hosts: tuple[str, ...]
+    address: str = "203.0.113.1"
+    master_port: int = 29500
+    gcs_port: int | None = None
+
+
+IN_JOB = {"SLURM_JOB_ID": "77", "SLURM_NTASKS": "3", "HPCJET_TEMP": "/nonexistent", "PATH": "/usr/bin"}
+STEP = ["srun", "--overlap", "--nodes=3"]
+
+
+def start_of(*overrides: str, hosts: int = 3, env: dict[str, str] = IN_JOB) -> Start:
+    plan = plan_of("exp.command='python a.py'", *overrides)
+    nodes: Any = Nodes(tuple(f"n{number + 1}" for number in range(hosts)))
+    return starter(plan, plan.typed_config().exp).start(nodes, env)  # type: ignore[arg-type]
+
+
+def on_the_head(start: Start) -> list[str]:
+    assert start.words[:4] == ["bash", "-c", words.ON_HEAD, "bash"]
+    return start.words[4:]
+
+
+def test_a_program_on_the_head() -> None:
+    start = start_of("+exp=ray", "cluster=slurm", "cluster.nodes=3")
+    assert on_the_head(start) == ["bash", "-c", "python a.py"] and start.env == IN_JOB
+    assert type(start.ending) is Group
+
+
+def test_ranks_through_srun() -> None:
+    slurm = ["cluster=slurm", "cluster.nodes=3", "cluster.cpus_per_node=8", "cluster.interface=ib0"]
+    start = start_of("+exp=mpi", "exp.cpus_per_rank=2", "exp.mpi=pmix", *slurm)
+    assert on_the_head(start) == [
+        *STEP, "--ntasks=12", "--ntasks-per-node=4", "--kill-on-bad-exit=1", "--cpus-per-task=2", "--mpi=pmix",
+        "--export=ALL", PYTHON, "-m", "hpcjet.command.rank", "--", "bash", "-c", "python a.py",
     ]  # fmt: skip
+    assert start.env == {
+        "SLURM_JOB_ID": "77", "HPCJET_TEMP": "/nonexistent", "PATH": "/usr/bin", "OMP_NUM_THREADS": "2",
+        "HPCJET_HEAD": "203.0.113.1", "HPCJET_INTERFACE": "ib0", "HPCJET_STEP_FILE": "/nonexistent/step",
+    }  # fmt: skip
+    assert isinstance(start.ending, Step)
+
+
+def test_one_launcher_of_torch_on_each_node() -> None:
+    slurm = ["cluster=slurm", "cluster.nodes=3", "cluster.cpus_per_node=8", "cluster.gpus_per_node=4"]
+    start = start_of("+exp=torchrun", *slurm)
+    made = on_the_head(start)
+    assert made[: len(STEP) + 6] == [
+        *STEP, "--ntasks=3", "--ntasks-per-node=1", "--kill-on-bad-exit=1", "--cpus-per-task=8", "--mpi=none",
+        "--export=ALL",
+    ]  # fmt: skip
+    assert "--nnodes=3 --nproc-per-node=4" in made[-1] and start.env["OMP_NUM_THREADS"] == "2"
+    assert start_of("+exp=torchrun", *slurm, env={**IN_JOB, "OMP_NUM_THREADS": "7"}).env["OMP_NUM_THREADS"] == "7"
+
+
+def test_on_one_machine_there_is_no_srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = on_path(tmp_path / "bin", monkeypatch)
+    stub(folder, "mpiexec")
+    env = {"PATH": str(folder), "HPCJET_TEMP": str(tmp_path)}
+    one = start_of("+exp=mpi", "exp.ranks_per_node=1", hosts=1, env=env)
+    assert on_the_head(one)[:2] == [PYTHON, "-m"] and one.env == {**env, "OMP_NUM_THREADS": "1"}
+    three = start_of("+exp=mpi", "exp.ranks_per_node=3", hosts=1, env=env)
+    assert on_the_head(three)[:4] == [str(folder / "mpiexec"), "-n", "3", PYTHON]
 
 
 # what srun says
@@ -333,12 +387,3 @@ def test_ranks_are_asked_to_end_through_slurm(tmp_path: Path, monkeypatch: pytes
     Step("77", tmp_path / "step").ask(5)
     Step("77", tmp_path / "no step").ask(6)
     assert forced == [5, 6], "without Slurm's help, srun ends them"
-
-
-def test_stop_time_is_the_promised_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = plan_of("+exp=ray", "exp.command=x", "cluster.end_timeout_s=4")
-    monkeypatch.delenv("HPCJET_STOP_S", raising=False)
-    workload = CommandWorkload(plan, plan.typed_config())
-    assert workload._stop_s == 4
-    monkeypatch.setenv("HPCJET_STOP_S", "60.5")
-    assert workload._stop_s == 60.5 and os.environ["HPCJET_STOP_S"]

@@ -11,11 +11,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hpcjet.cluster.network import link_towards, links
+from hpcjet.cluster.network import interface_names, link_towards, links
+from hpcjet.cluster.network_env import network_env
 from hpcjet.cluster.signals import Interrupted, signals_raise
 from hpcjet.command import rank, words
 from hpcjet.command.process import Group, ended_how, run_program
-from hpcjet.command.workload import heads_network
+from hpcjet.command.start import without_heads_network
 
 ROOT = Path(__file__).parents[2]
 
@@ -162,8 +163,9 @@ def test_a_rank_takes_the_network_of_its_own_node() -> None:
     assert rank.network_of_this_node(env)["GLOO_SOCKET_IFNAME"] == here.name
     assert rank.network_of_this_node({**env, "GLOO_SOCKET_IFNAME": "own"}).get("GLOO_SOCKET_IFNAME") is None
     assert rank.network_of_this_node({}) == {}, "one node"
-    assert heads_network(usable[0].address)["GLOO_SOCKET_IFNAME"] == usable[0].name
-    assert heads_network("203.0.113.9") == {}
+    agents = network_env(usable[0], interface_names(), {}).values
+    own = {"A": "1", "GLOO_SOCKET_IFNAME": "own"}
+    assert without_heads_network({**agents, **own}, usable[0].address) == own
 
 
 def test_a_rank_loads_little() -> None:
