@@ -17,7 +17,7 @@ from hpcjet.errors import ConfigError
 
 def to_dict(config: LaunchConfig) -> dict[str, Any]:
     """Plain data (paths as text, enums as names) that from_dict turns back; `kinds` names the schema of each group."""
-    data = {entry.name: _plain(getattr(config, entry.name)) for entry in dataclasses.fields(config)}
+    data = {entry.name: to_plain(getattr(config, entry.name)) for entry in dataclasses.fields(config)}
     return data | {"kinds": {group: kind_of(group, getattr(config, group)) for group in SCHEMAS}}
 
 
@@ -35,14 +35,14 @@ def from_dict(data: dict[str, Any]) -> LaunchConfig:
 
 def to_config(composed: Any) -> LaunchConfig:
     """The typed config of a composed one. Raises ConfigError for a key that no schema has."""
-    for key, known in _unknown_keys(composed, LaunchConfig, ""):
+    for key, known in unknown_keys(composed, LaunchConfig, ""):
         raise unknown_key(key, known)
     config = OmegaConf.to_object(composed)
     assert isinstance(config, LaunchConfig)
     return config
 
 
-def _unknown_keys(node: DictConfig, schema: type, prefix: str) -> Iterator[tuple[str, list[str]]]:
+def unknown_keys(node: DictConfig, schema: type, prefix: str) -> Iterator[tuple[str, list[str]]]:
     """Keys that `+key=value` put into a typed node; to_object would drop them in silence."""
     known = [entry.name for entry in dataclasses.fields(schema)]
     for key in node:
@@ -52,7 +52,7 @@ def _unknown_keys(node: DictConfig, schema: type, prefix: str) -> Iterator[tuple
         child = None if OmegaConf.is_missing(node, key) else node._get_node(key)
         child_type = OmegaConf.get_type(child) if isinstance(child, DictConfig) else None
         if child_type is not None and dataclasses.is_dataclass(child_type):
-            yield from _unknown_keys(child, child_type, f"{prefix}{key}.")  # type: ignore[arg-type]
+            yield from unknown_keys(child, child_type, f"{prefix}{key}.")  # type: ignore[arg-type]
 
 
 def unknown_key(key: str, known: Iterable[str]) -> ConfigError:
@@ -91,15 +91,15 @@ def escaped(value: Any) -> Any:
     return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
 
 
-def _plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
-        return {entry.name: _plain(getattr(value, entry.name)) for entry in dataclasses.fields(value)}
+        return {entry.name: to_plain(getattr(value, entry.name)) for entry in dataclasses.fields(value)}
     if isinstance(value, enum.Enum):
         return value.name
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: to_plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [to_plain(each) for each in value]
     return value

@@ -1,0 +1,144 @@
+"""What a sweep will do: its points with their files found and checked, before anything is written."""
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from hpcjet.config.cluster import ClusterConfig, LocalConfig, SlurmConfig
+from hpcjet.config.command import CommandConfig
+from hpcjet.config.exp import SweConfig
+from hpcjet.config.root import LaunchConfig, kind_of
+from hpcjet.errors import ConfigError
+from hpcjet.start import resolved
+from hpcjet.sweep.axes import Request
+from hpcjet.sweep.patching import configs
+from hpcjet.sweep.points import Plain, Point, changes, sweep_key
+
+if TYPE_CHECKING:
+    from hpcjet.tasks.task import Task
+
+
+@dataclass
+class SweepPlan:
+    """The points of a sweep, and what the first of them stands for."""
+
+    request: Request
+    first: LaunchConfig
+    base: dict[str, Any]
+    """The first point's config as plain data; points tell how they differ from it."""
+    points: list[Point] = field(default_factory=list)
+    configs: list[LaunchConfig] = field(default_factory=list)
+    """Of the points; equal parts are the same objects."""
+    tasks: "list[list[Task]]" = field(default_factory=list)
+    """Lists of tasks; a point names its list by number."""
+    twins: int = 0
+    """Points left out because another one computes the same."""
+
+    @property
+    def key(self) -> str:
+        """The same for the same points."""
+        return sweep_key([point.hash for point in self.points])
+
+
+def plan_sweep(request: Request) -> SweepPlan:
+    """All points of a request. Raises HpcjetError for the first that is wrong; nothing is written."""
+    files, plain = _Files(), Plain()
+    swept = frozenset(axis.path for axis in request.axes if axis.path.startswith("cluster."))
+    plan: SweepPlan | None = None
+    known: set[str] = set()
+    for values, config in configs(request):
+        config, tasks = files.found(config)
+        data = plain.of(config)
+        plan = plan or SweepPlan(request, config, data)
+        name = plain.hash_of(config, swept=swept)
+        if name in known:
+            plan.twins += 1
+            continue
+        known.add(name)
+        words = tuple(value.word for value in values)
+        plan.points.append(Point(len(plan.points), name, words, changes(plan.base, data), tasks))
+        plan.configs.append(config)
+    assert plan is not None, "a request has at least one point"
+    plan.tasks = files.tasks
+    _check(plan)
+    return plan
+
+
+def _check(plan: SweepPlan) -> None:
+    """What must be the same for all points of a sweep."""
+    seen: dict[int, ClusterConfig] = {id(config.cluster): config.cluster for config in plan.configs}
+    kinds = {kind_of("cluster", cluster) for cluster in seen.values()}
+    if len(kinds) > 1:
+        raise ConfigError(f"a sweep runs on one cluster, and this one names {', '.join(sorted(kinds))}: sweep each alone")
+    wrong = [axis.key for axis in plan.request.axes if axis.path.split(".")[0] in ("run", "sweep", *NOT_SWEPT)]
+    if wrong:
+        raise ConfigError(f"{wrong[0]} cannot be swept: it says how the sweep is made, not what a point computes")
+    side_by_side = plan.first.sweep.side_by_side
+    if side_by_side > 1 and any(isinstance(each, SlurmConfig) and each.nodes > 1 for each in seen.values()):
+        raise ConfigError(
+            f"sweep.side_by_side={side_by_side} is for allocations of one node: set cluster.nodes=1, or "
+            "sweep.side_by_side=1 for one after the other"
+        )
+
+
+NOT_SWEPT = ("dry_run", "submit", "follow", "snapshot")
+
+
+class _Files:
+    """Finds and checks the files that configs name: once for all configs that name the same ones."""
+
+    def __init__(self) -> None:
+        self.tasks: list[list[Task]] = []
+        self._found: dict[tuple[Any, ...], tuple[dict[str, Any], int]] = {}
+        self._exps: dict[tuple[int, int], tuple[Any, Any]] = {}
+
+    def found(self, config: LaunchConfig) -> tuple[LaunchConfig, int]:
+        """The config with its files, and the number of its list of tasks, -1 without."""
+        key = _named_files(config)
+        if key is None:
+            return config, -1
+        if key not in self._found:
+            whole, tasks = resolved(config)
+            if tasks is not None:
+                self.tasks.append(tasks)
+            number = len(self.tasks) - 1 if tasks is not None else -1
+            self._found[key] = (_differences(config.exp, whole.exp), number)
+        differences, number = self._found[key]
+        mark = (id(config.exp), id(differences))
+        if mark not in self._exps:
+            # The exp is kept, so that its id stays its own.
+            self._exps[mark] = (config.exp, replace(config.exp, **differences))
+        return replace(config, exp=self._exps[mark][1]), number
+
+
+def _named_files(config: LaunchConfig) -> tuple[Any, ...] | None:
+    """All that finding and checking depends on; None for an experiment without files."""
+    exp, cluster = config.exp, config.cluster
+    where = (type(exp), type(cluster), tuple(getattr(cluster, "setup", ())), getattr(cluster, "cpus", None))
+    if isinstance(exp, CommandConfig):
+        return (*where, exp.workdir, exp.python, *_rest(exp, "command"))
+    if isinstance(exp, SweConfig):
+        engine = (type(config.engine), getattr(config.engine, "api_key_env", None))
+        files = (exp.tasks, exp.repos, exp.trees, tuple(exp.ids), exp.limit, exp.scaffold)
+        return (*where, *engine, *files, id(config.sandbox) if isinstance(cluster, LocalConfig) else 0)
+    return None
+
+
+def _rest(exp: CommandConfig, *without: str) -> list[Any]:
+    return [getattr(exp, each.name) for each in dataclasses.fields(exp) if each.name not in without]
+
+
+def _differences(before: Any, after: Any) -> dict[str, Any]:
+    names = [each.name for each in dataclasses.fields(before)]
+    return {name: getattr(after, name) for name in names if getattr(after, name) != getattr(before, name)}
+
+
+def refuse_inside_a_job(cluster: ClusterConfig) -> None:
+    """Raise ConfigError where a job would submit a sweep: its own allocation would wait for jobs that wait for it."""
+    if isinstance(cluster, SlurmConfig) and "SLURM_JOB_ID" in os.environ:
+        raise ConfigError(
+            f"this is Slurm job {os.environ['SLURM_JOB_ID']}, and a sweep submits jobs of its own: launch it from a "
+            "login node, or run it inside this job with cluster=local"
+        )
