@@ -204,13 +204,26 @@ def new_run_dir(root: Path, exp: str, *, now: datetime, short_id: str) -> RunDir
 
 
 def runs(root: Path) -> list[RunDir]:
-    """All runs under `root`, oldest first by the time in their names."""
-    found = [RunDir(path) for path in root.glob("*/*") if _RUN_NAME.fullmatch(path.name) and path.is_dir()]
+    """All runs under `root`, oldest first by the time in their names. Lists folders only: ten thousand are no matter."""
+    found = [
+        RunDir(Path(run.path))
+        for exp in _folders(root)
+        for run in _folders(exp.path)
+        if _RUN_NAME.fullmatch(run.name)
+    ]
     return sorted(found, key=lambda run: (run.path.name, str(run.path)))
 
 
+def _folders(path: Path | str) -> "list[os.DirEntry[str]]":
+    try:
+        with os.scandir(path) as entries:
+            return [entry for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
 def find_run(text: str, root: Path) -> RunDir:
-    """The run that a person means: a path, the end of its name such as the short id, or `latest`.
+    """The run that a person means: a path, the start or end of its name such as the short id, or `latest` (`last`).
 
     Raises ConfigError if there is none, or more than one.
     """
@@ -219,9 +232,11 @@ def find_run(text: str, root: Path) -> RunDir:
     if "/" in text and Path(text).is_dir():
         return RunDir(Path(text).absolute())
     there = runs(root)
-    if text == "latest" and there:
+    if text in ("latest", "last") and there:
         return there[-1]
-    matches = [run for run in there if f"{run.path.parent.name}/{run.path.name}".endswith(text.rstrip("/"))]
+    wanted = text.rstrip("/")
+    matches = [run for run in there if f"{run.path.parent.name}/{run.path.name}".endswith(wanted)]
+    matches = matches or [run for run in there if _starts(run, wanted)]
     if len(matches) == 1:
         return matches[0]
     if not matches and Path(text).is_dir():
@@ -231,10 +246,17 @@ def find_run(text: str, root: Path) -> RunDir:
     raise ConfigError(_not_found(text, root, there))
 
 
+def _starts(run: RunDir, text: str) -> bool:
+    """Whether the name, the name with its experiment, or the short id begins so."""
+    name = run.path.name
+    return any(each.startswith(text) for each in (name, f"{run.path.parent.name}/{name}", name.rsplit("-", 1)[1]))
+
+
 def _not_found(text: str, root: Path, there: list[RunDir]) -> str:
     if not there:
         return f"run={text} was not found: there are no runs under {root.absolute()}; name the folder that holds them"
-    by_name = {name: run for run in there for name in (run.path.name, run.path.name.rsplit("-", 1)[1])}
+    # Looking for similar names takes long among many; what was mistyped is most often a late one.
+    by_name = {name: run for run in there[-500:] for name in (run.path.name, run.path.name.rsplit("-", 1)[1])}
     close = difflib.get_close_matches(text.rsplit("/", 1)[-1], by_name, n=3, cutoff=0.5)
     nearest = list(dict.fromkeys(by_name[name] for name in close))
     return f"run={text} was not found under {root}; {'nearest' if nearest else 'newest'}: {_names(nearest or there)}"

@@ -23,7 +23,7 @@ LAYERS = [
     {"workload", "noop", "command", "doctor", "swe", "swarm"},
     {"drive", "lab"},
     {"preflight", "provenance", "snapshot", "start", "live", "follow", "dryrun", "outcome", "timeline"},
-    {"launch", "checkup"},
+    {"launch", "checkup", "console"},
     {"cli"},
 ]
 """Lowest first. A part imports what stands before it, and parts of its own layer as long as they form no ring."""

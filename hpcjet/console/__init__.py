@@ -1,0 +1,1 @@
+"""What the `hpcjet` command shows of runs."""

@@ -1,0 +1,130 @@
+"""How much of an allocation was used: Slurm's accounting beside the run's own events."""
+
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpcjet.cluster.events import Entry, Event
+
+FIELDS = ("JobIDRaw", "State", "ElapsedRaw", "NNodes", "NCPUS", "TotalCPU", "MaxRSS", "AllocTRES", "TRESUsageInTot")
+UNITS = {"K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Efficiency:
+    """Of the last start of a job. None: Slurm does not say."""
+
+    nodes: int
+    elapsed_s: int
+    cpu: float | None
+    """Used CPU time as a share of what was held."""
+    memory: float | None
+    """Most memory of a node's part of the step, as a share of a node's."""
+    gpus: int
+    gpu: float | None
+    """Use of the GPUs, where the site gathers it."""
+    before_s: float | None
+    """Seconds that the allocation was held before the work began."""
+    after_s: float | None
+    """Seconds from the end of the work until all nodes were free."""
+
+    @property
+    def idle_node_s(self) -> float | None:
+        """Node-seconds before and after the work."""
+        known = [each for each in (self.before_s, self.after_s) if each is not None]
+        return sum(known) * self.nodes if known else None
+
+
+def ask_sacct(job_id: str) -> str | None:
+    """What accounting has of a job and its steps; None without accounting."""
+    command = ["sacct", "-n", "-P", "-j", job_id, "-o", ",".join(FIELDS)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def efficiency(sacct: str, events: Sequence[Entry]) -> Efficiency | None:
+    """From sacct's lines and the run's events; None if the job is not in accounting yet."""
+    records = [dict(zip(FIELDS, line.split("|"), strict=False)) for line in sacct.splitlines() if line.strip()]
+    jobs = [record for record in records if "." not in record["JobIDRaw"]]
+    if not jobs:
+        return None
+    job = jobs[-1]
+    steps = [record for record in records if record["JobIDRaw"].startswith(f"{job['JobIDRaw']}.")]
+    elapsed, cpus, nodes = int(job["ElapsedRaw"] or 0), int(job["NCPUS"] or 0), int(job["NNodes"] or 1)
+    used_s = seconds(job["TotalCPU"])
+    tres = _tres(job["AllocTRES"])
+    peaks = [size(record["MaxRSS"]) for record in steps if record["MaxRSS"]]
+    per_node = size(tres["mem"]) / nodes if "mem" in tres else None
+    before_s, after_s = _around(events)
+    return Efficiency(
+        nodes=nodes,
+        elapsed_s=elapsed,
+        cpu=used_s / (cpus * elapsed) if used_s and cpus and elapsed else None,
+        memory=max(peaks) / per_node if peaks and per_node else None,
+        gpus=int(tres.get("gres/gpu", 0)),
+        gpu=_gpu_use(steps, int(tres.get("gres/gpu", 0))),
+        before_s=before_s,
+        after_s=after_s,
+    )
+
+
+def lines(found: Efficiency) -> list[str]:
+    """For a person, one fact a line."""
+    said = [f"{found.nodes} node{'s' * (found.nodes != 1)} for {found.elapsed_s} s"]
+    if found.cpu is not None:
+        said.append(f"CPU: {found.cpu:.0%} of what was held")
+    if found.memory is not None:
+        said.append(f"memory: {found.memory:.0%} of a node's at the most")
+    if found.gpus:
+        use = "use not gathered by the site" if found.gpu is None else f"{found.gpu:.0%} used"
+        said.append(f"GPUs: {found.gpus}, {use}")
+    if found.idle_node_s is not None:
+        before, after = found.before_s or 0.0, found.after_s or 0.0
+        said.append(
+            f"idle: {before:.1f} s before the work, {after:.1f} s after it, {found.idle_node_s:.0f} node-seconds"
+        )
+    return said
+
+
+def seconds(text: str) -> float:
+    """Seconds in sacct's `[days-][hours:]minutes:seconds[.fraction]`."""
+    days, _, clock = text.rpartition("-")
+    total = 0.0
+    for part in clock.split(":") if clock else []:
+        total = total * 60 + float(part)
+    return total + int(days or 0) * 86_400
+
+
+def size(text: str) -> float:
+    """Bytes in `123K`, `1.5G`, `500` (KiB is what sacct means without a unit)."""
+    text = text.strip().rstrip("Bcn")
+    return float(text[:-1] or 0) * UNITS[text[-1]] if text and text[-1] in UNITS else float(text or 0) * 1024
+
+
+def _tres(text: str) -> dict[str, str]:
+    return dict(part.split("=", 1) for part in text.split(",") if "=" in part)
+
+
+def _gpu_use(steps: Sequence[dict[str, str]], gpus: int) -> float | None:
+    """gres/gpuutil is the sum of the per cents of all GPUs."""
+    values = [_tres(step["TRESUsageInTot"]).get("gres/gpuutil") for step in steps]
+    known: list[Any] = [float(value) for value in values if value]
+    return max(known) / 100 / gpus if known and gpus else None
+
+
+def _around(events: Sequence[Entry]) -> tuple[float | None, float | None]:
+    """(allocated until the work began, work's end until released), of the last start."""
+    at: dict[str, float] = {}
+    for entry in events:
+        if entry.event == Event.allocated:
+            at = {}
+        at[entry.event] = entry.t
+    begin, start = at.get(Event.allocated.value), at.get(Event.workload_start.value)
+    end, free = at.get(Event.workload_end.value), at.get(Event.released.value)
+    before = max(0.0, start - begin) if begin is not None and start is not None else None
+    after = max(0.0, free - end) if end is not None and free is not None else None
+    return before, after
