@@ -4,11 +4,13 @@ import logging
 import os
 import shlex
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hpcjet.config.cluster import SlurmConfig
-from hpcjet.config.compose import choices, compose, override
+from hpcjet.config.compose import compose, override
+from hpcjet.config.files import choices
 from hpcjet.config.plain import to_dict
 from hpcjet.config.root import SCHEMAS, LaunchConfig
 from hpcjet.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, HpcjetError
@@ -74,7 +76,7 @@ def run_command(command: Callable[[], int]) -> int:
 
 
 def _command(given: list[str]) -> int:
-    words, program = _apart(given)
+    words, program = apart(given)
     asked = [position for position, word in enumerate(words) if word in ("--help", "-h")]
     if asked or words[:1] == ["help"]:
         print(help_page(words[asked[0] + 1 if asked else 1 :]), end="")
@@ -146,14 +148,23 @@ def help_page(groups: Sequence[str]) -> str:
             raise ConfigError(f"--help {group}: there is no such group; choose one of {', '.join(known)}")
     if groups:
         return "\n".join(help_of(group) for group in groups)
-    shown = [f"  {group:<9}{', '.join(choices(group))}" for group in SCHEMAS]
-    keys = [f"  {key.name + '=' + key.default:<18}{' '.join(key.text.split())}" for key in top_keys()]
+    shown = [
+        textwrap.fill(", ".join(choices(group)), 80, initial_indent=f"  {group:<9}", subsequent_indent=" " * 11)
+        for group in SCHEMAS
+    ]
+    keys = [
+        textwrap.fill(
+            " ".join(key.text.split()), 80,
+            initial_indent=f"  {key.name + '=' + key.default:<18}", subsequent_indent=" " * 20,
+        )
+        for key in top_keys()
+    ]  # fmt: skip
     shown.append("  run      where runs are kept (run.root=runs)")
     shown.append("  sweep    how many points at a time, what is shown of them")
     return USAGE.format(groups="\n".join(shown), keys="\n".join(keys))
 
 
-def _apart(given: list[str]) -> tuple[list[str], list[str]]:
+def apart(given: list[str]) -> tuple[list[str], list[str]]:
     """The words for hpcjet, and as an override of exp.command those behind `--`, which no shell reads again."""
     if "--" not in given:
         return given, []

@@ -55,7 +55,7 @@ def test_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert page.startswith("Turn a config into a running job")
     assert "  cluster  " in page and "slurm" in page and f"  exp      {', '.join(choices('exp'))}\n" in page
     assert "dry_run=false     Print the script" in page and "submit=true" in page
-    assert all(len(line) <= 120 for line in page.splitlines())
+    assert all(len(line) <= 82 for line in page.splitlines())
 
 
 @pytest.mark.parametrize("words", [["--help", "cluster"], ["+exp=noop", "--help", "cluster"]])
