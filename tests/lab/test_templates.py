@@ -1,8 +1,11 @@
 """The stand-alone templates on the lab, as a user takes them: sbatch, without the launcher on the login node."""
 
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,11 @@ from programs import TRAIN, programs_python
 
 from hpcjet.lab import Lab
 from hpcjet.paths import templates_dir
+from hpcjet.tasks.jsonl import dump_tasks
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+
+from tasks_scenes import Project
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
@@ -84,8 +92,18 @@ def test_torchrun(lab: Lab, login: Login, folder: Path) -> None:
     assert re.findall(r"rank (\d) of 2 on n\d sum 3 ", log(folder, job)), log(folder, job)
 
 
-def test_swe_tells_what_is_missing(login: Login, folder: Path) -> None:
-    """Whole runs of agents are tested elsewhere; here: a wrong request ends the job with its message and code."""
+def test_swe(lab: Lab, login: Login, folder: Path) -> None:
+    task = Project(folder).task()
+    dump_tasks(folder / "tasks.jsonl", [replace(task, instance_id=f"own__calc-{number}") for number in range(3)])
+    subprocess.run(["chown", "-R", f"{lab.user.uid}:{lab.user.gid}", folder], check=True)
+    words = [f"exp.tasks={folder}/tasks.jsonl", f"exp.repos={folder}/repos", f"exp.trees={folder}/trees"]
+    job = sbatch(login, folder, "swe.sbatch", *words, "exp.limit=0", "exp.scaffold=reference")
+    assert sacct(login, job, timeout_s=120)["code"] == "0:0", log(folder, job)
+    report = login.report(only_run(folder / "runs"))
+    assert (report["tasks"], report["resolved"]) == (3, 3)
+
+
+def test_a_wrong_request_ends_the_job_with_its_message(login: Login, folder: Path) -> None:
     job = sbatch(login, folder, "swe.sbatch", "exp.tasks=/nonexistent")
     assert sacct(login, job, timeout_s=60)["code"] == "2:0", log(folder, job)
     assert "exp.tasks=/nonexistent holds no tasks.jsonl" in log(folder, job)
