@@ -11,6 +11,14 @@ def conf_dir() -> Path:
     return _shipped("conf")
 
 
+def user_conf_dir() -> tuple[Path, bool]:
+    """The folder of the user's own config files, and whether HPCJET_CONF names it; else it is hpcjet/conf in the
+    user's config folder (XDG_CONFIG_HOME, ~/.config)."""
+    if chosen := os.environ.get("HPCJET_CONF"):
+        return Path(chosen).expanduser().absolute(), True
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config").absolute() / "hpcjet" / "conf", False
+
+
 def templates_dir() -> Path:
     """The folder of sbatch templates, in a checkout or in an installed wheel."""
     return _shipped("slurm_templates")

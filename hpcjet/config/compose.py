@@ -145,7 +145,8 @@ def _unknown_choice(error: MissingConfigException) -> ConfigError:
 
 
 def _bad_override(error: ConfigCompositionException, overrides: Sequence[str]) -> ConfigError:
-    cause = error.__cause__
+    # Of an override it is the cause; of a file Hydra only mentions it.
+    cause = error.__cause__ or error.__context__
     if isinstance(cause, ValidationError | GrammarParseError):
         return _bad_value(cause, overrides)
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:

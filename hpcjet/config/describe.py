@@ -5,11 +5,15 @@ import dataclasses
 import enum
 import inspect
 import textwrap
+from collections.abc import Container
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from hpcjet.config.files import left_out, own, shipped, title
 from hpcjet.config.root import SCHEMAS, LaunchConfig, RunConfig
 from hpcjet.config.sweep import SweepConfig
+from hpcjet.paths import user_conf_dir
 
 PAGES: dict[str, type] = {"run": RunConfig, "sweep": SweepConfig}
 """Keys at the root that are no groups and have keys of their own."""
@@ -37,7 +41,8 @@ def help_of(group: str) -> str:
     """The help page of one config group, of `run` or of `sweep`."""
     if group in PAGES:
         return _page(group, PAGES[group], f"{group}.")
-    return "\n".join(_page(f"{group}={kind}", schema, f"{group}.") for kind, schema in SCHEMAS[group].items())
+    pages = [_page_of_kind(group, kind) for kind in SCHEMAS[group]]
+    return "\n".join(page for page in [*pages, _page_of_files(group)] if page)
 
 
 def top_keys() -> list[Key]:
@@ -45,9 +50,40 @@ def top_keys() -> list[Key]:
     return [key for key in keys_of(LaunchConfig, "") if key.name not in {*SCHEMAS, *PAGES}]
 
 
-def _page(title: str, schema: type, prefix: str) -> str:
+def _page_of_kind(group: str, kind: str) -> str:
+    """A kind that extends another is described by what it adds."""
+    schema = SCHEMAS[group][kind]
+    for other, base in SCHEMAS[group].items():
+        if base is not schema and issubclass(schema, base):
+            known = [key.name for key in keys_of(base, "")]
+            page = _page(f"{group}={kind}", schema, f"{group}.", without=known)
+            return f"{page}  Takes the keys of {group}={other}.\n"
+    return _page(f"{group}={kind}", schema, f"{group}.")
+
+
+def _page_of_files(group: str) -> str:
+    """The files of a group that are no kinds of their own: one line each."""
+    ready = {name: path for name, path in shipped(group).items() if name not in SCHEMAS[group]}
+    lines = _listed(f"Ready-made choices of {group}:", group, ready)
+    mine, faults = own(group), left_out(group)
+    if mine or faults or group == "cluster":
+        heading = f"Your own, {user_conf_dir()[0] / group}/NAME.yaml (docs/your-cluster.md):"
+        lines += _listed(heading, group, mine) or [heading, "  none yet"]
+    lines += [_indent(fault, 2) for fault in faults]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _listed(heading: str, group: str, files: dict[str, Path]) -> list[str]:
+    width = max(map(len, files), default=0)
+    rows = [f"  {group}={name:<{width}}  {title(path)}".rstrip() for name, path in files.items()]
+    return [heading, *rows] if rows else []
+
+
+def _page(title: str, schema: type, prefix: str, *, without: Container[str] = ()) -> str:
     lines = [title, _indent((schema.__doc__ or "").strip().partition("\n")[0], 2)]
     for key in keys_of(schema, prefix):
+        if key.name.removeprefix(prefix) in without:
+            continue
         lines.append(f"  {key.name}={key.default}" if key.default else f"  {key.name}=...  (required)")
         if key.text:
             lines.append(_indent(key.text, 6))

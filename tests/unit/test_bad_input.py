@@ -23,7 +23,7 @@ WORDS: dict[str, tuple[list[str], str]] = {
     "no exp": (["cluster=slurm"], "exp is not chosen: add +exp=NAME, one of doctor, mpi, noop, ray, swe, torchrun"),
     "nothing": ([], "exp is not chosen"),
     "exp twice": (["+exp=noop", "+exp=swe"], "exp is chosen twice"),
-    "unknown cluster": (["+exp=noop", "cluster=slrum"], "choose one of lab, local, slurm; did you mean slurm?"),
+    "unknown cluster": (["+exp=noop", "cluster=slrum"], "snellius_h100; did you mean slurm?"),
     "unknown key": (["+exp=noop", "cluster=slurm", "cluster.nodez=3"], "did you mean cluster.nodes?"),
     "unknown key, plus": (["+exp=noop", "cluster=slurm", "+cluster.nodez=3"], "did you mean cluster.nodes?"),
     "unknown key, two plus": (["+exp=noop", "cluster=slurm", "++cluster.nodez=3"], "did you mean cluster.nodes?"),
@@ -50,8 +50,8 @@ WORDS: dict[str, tuple[list[str], str]] = {
     "several values": (["+exp=noop", "cluster.cpus=1,2"], "one launch takes one value for each key"),
     "a range": (["+exp=noop", "cluster.cpus=range(1,3)"], "one launch takes one value for each key"),
     "null": (["+exp=noop", "cluster=slurm", "cluster.nodes=null"], "cluster.nodes=null is not allowed: a value is"),
-    "null group": (["+exp=noop", "cluster=null"], "cluster=null is not allowed: it must be one of lab, local, slurm"),
-    "two of a group": (["+exp=noop", "cluster=[local,slurm]"], "it must be one of lab, local, slurm"),
+    "null group": (["+exp=noop", "cluster=null"], "cluster=null is not allowed: it must be one of frontier"),
+    "two of a group": (["+exp=noop", "cluster=[local,slurm]"], "it must be one of frontier"),
     "required": (["+exp=noop", "engine=openai"], "engine.model has no value: set engine.model=..."),
     "new entry": (["+exp=noop", "cluster.env.A=1"], "cluster.env.A is a new entry: add it with a plus"),
     "dollar sign": (["+exp=noop", "cluster=slurm", 'cluster.setup=["x ${Y}"]'], r"shall see as \${NAME}"),
@@ -143,7 +143,7 @@ def test_a_cluster_named_by_the_environment(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HPCJET_CLUSTER", "nonsense")
-    assert "cluster=nonsense is not known: choose one of lab, local, slurm" in said(["+exp=noop"], capsys)
+    assert "cluster=nonsense is not known: choose one of frontier" in said(["+exp=noop"], capsys)
 
 
 def test_a_partition_that_is_not_there(
