@@ -34,6 +34,7 @@ from hpcjet.plan import Plan, read_plan
 from hpcjet.rundir import atomic_write, path_name
 from hpcjet.runlock import RunLock
 from hpcjet.slurm.nodelist import expand
+from hpcjet.slurm.requeue import element_id
 from hpcjet.slurm.submission import Submission
 
 if TYPE_CHECKING:
@@ -181,8 +182,11 @@ def check_nodes(plan: Plan, place: Place) -> None:
 
 def _write_submission(plan: Plan) -> None:
     """For a run that a template started: nobody else knows its job."""
-    if plan.cluster != "local":
-        atomic_write(plan.run.submission, json.dumps(asdict(Submission("slurm", os.environ["SLURM_JOB_ID"]))))
+    job = element_id(os.environ) if plan.cluster != "local" else ""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        if not job or json.loads(plan.run.submission.read_text())["job_id"] == job:
+            return
+    atomic_write(plan.run.submission, json.dumps(asdict(Submission("slurm", job))))
 
 
 def _free_the_run(plan: Plan) -> None:
