@@ -7,7 +7,8 @@ from typing import Any
 
 from hydra.core.override_parser.types import Glob, Override, Transformer, ValueType
 
-from hpcjet.config.compose import choices, parse
+from hpcjet.config.compose import parse
+from hpcjet.config.files import choices
 from hpcjet.config.root import SCHEMAS
 from hpcjet.errors import ConfigError
 
@@ -89,7 +90,9 @@ def _axis(key: str, word: str, override: Override) -> Axis:
         )
     values = tuple(_value(key, element, override) for element in _elements(override))
     if not values:
-        allowed = f"; it is one of {', '.join(choices(override.key_or_group))}" if override.key_or_group in SCHEMAS else ""
+        allowed = (
+            f"; it is one of {', '.join(choices(override.key_or_group))}" if override.key_or_group in SCHEMAS else ""
+        )
         raise ConfigError(f"{word} names no value: nothing is left to sweep over{allowed}")
     return Axis(key, values)
 

@@ -62,8 +62,6 @@ def _config(base: "_Base | None", values: Sequence[Value], words: list[str]) -> 
     return compose(words)
 
 
-
-
 def _can_be_patched(axis: Axis, request: Request) -> bool:
     if axis.is_choice or _field(axis.path) is None or any("${" in value.word for value in axis.values):
         return False
@@ -178,7 +176,7 @@ class _Base:
         except (ConfigCompositionException, OmegaConfBaseException):
             raise CannotPatch from None
         finally:
-            part._content[field[-1]] = before  # type: ignore[index, call-overload]
+            part._content[field[-1]] = before  # type: ignore[index]
 
 
 def _typed(node: Node) -> Any:

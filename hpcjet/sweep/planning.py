@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +70,9 @@ def _check(plan: SweepPlan) -> None:
     seen: dict[int, ClusterConfig] = {id(config.cluster): config.cluster for config in plan.configs}
     kinds = {kind_of("cluster", cluster) for cluster in seen.values()}
     if len(kinds) > 1:
-        raise ConfigError(f"a sweep runs on one cluster, and this one names {', '.join(sorted(kinds))}: sweep each alone")
+        raise ConfigError(
+            f"a sweep runs on one cluster, and this one names {', '.join(sorted(kinds))}: sweep each alone"
+        )
     wrong = [axis.key for axis in plan.request.axes if axis.path.split(".")[0] in ("run", "sweep", *NOT_SWEPT)]
     if wrong:
         raise ConfigError(f"{wrong[0]} cannot be swept: it says how the sweep is made, not what a point computes")

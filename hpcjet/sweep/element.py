@@ -1,0 +1,115 @@
+"""One element of a sweep's array: `python -m hpcjet.sweep.element SWEEP NUMBER`, started by its batch script.
+
+It makes the run directories of its points and is, or starts, their node agents. On this machine, without Slurm, one
+such process runs all points of a sweep.
+"""
+
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from hpcjet.cluster.batch import run_agents
+from hpcjet.cluster.node import run_agent
+from hpcjet.cluster.signals import Interrupted, signals_ignored, signals_raise
+from hpcjet.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_REQUEST, HpcjetError
+from hpcjet.plan import Plan
+from hpcjet.slurm.requeue import Cause, cause_of_sigterm, element_id, requeue
+from hpcjet.slurm.submission import Submission
+from hpcjet.sweep.crew import Crew
+from hpcjet.sweep.folder import About, Array, SweepDir
+from hpcjet.sweep.points import Point
+from hpcjet.sweep.prepared import element_of, is_done, prepare
+from hpcjet.sweep.share import take_share
+
+_log = logging.getLogger(__name__)
+
+
+def main() -> None:
+    if len(sys.argv) != 3 or not sys.argv[2].isdigit():
+        print("usage, in a job of a sweep: python -m hpcjet.sweep.element SWEEP NUMBER", file=sys.stderr)
+        sys.exit(EXIT_REQUEST)
+    sweep = SweepDir(Path(sys.argv[1]))
+    try:
+        element = Element(sweep, sweep.read_about(), sweep.read_array(int(sys.argv[2])), os.environ)
+        sys.exit(element.run())
+    except HpcjetError as error:
+        print(f"hpcjet: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
+class Element:
+    """The points of one allocation."""
+
+    def __init__(self, sweep: SweepDir, about: About, array: Array, env: Mapping[str, str]) -> None:
+        self._sweep, self._about, self._array, self._env = sweep, about, array, env
+        self._on_slurm = about.cluster != "local"
+        self._restart = int(env.get("SLURM_RESTART_COUNT") or 0) if self._on_slurm else 0
+        mine = array.element(element_of(env)) if self._on_slurm else array.points
+        self._points = sweep.read_chosen(mine)
+        self._order = mine
+
+    def run(self) -> int:
+        """Run its points that are not done; 0 if all are well, else the exit code of the first that is not."""
+        if self._restart:
+            self._order = [index for index in self._order if not is_done(self._sweep.run(index))]
+        if self._on_slurm and self._array.pack == 1:
+            return self._alone(self._order[0]) if self._order else EXIT_OK
+        return self._together()
+
+    def _alone(self, index: int) -> int:
+        # This process becomes the node agent: there is no second start of Python for each point.
+        return self._agents(self._prepared(index))
+
+    def _together(self) -> int:
+        at_once = self._array.side_by_side if self._on_slurm else self._array.parallelism
+        crew = Crew(lambda index, place: self._one_of(index, place, at_once), at_once=at_once)
+        try:
+            with signals_raise(signal.SIGTERM, signal.SIGUSR2):
+                crew.run(self._order)
+        except Interrupted as interrupted:
+            with signals_ignored(signal.SIGTERM, signal.SIGUSR2):
+                self._queue_again(interrupted)
+            return EXIT_INTERRUPTED
+        return next((crew.codes[index] for index in self._order if crew.codes[index]), EXIT_OK)
+
+    def _one_of(self, index: int, place: int, at_once: int) -> int:
+        plan = self._prepared(index)
+        if at_once > 1 and (self._on_slurm or plan.groups[0].cpus is None):
+            take_share(slot=place, slots=at_once, on_slurm=self._on_slurm)
+        return self._agents(plan)
+
+    def _prepared(self, index: int) -> Plan:
+        point: Point = self._points[index]
+        return prepare(self._sweep, self._about, self._array, point, self._submission(), fresh=not self._restart)
+
+    def _submission(self) -> Submission:
+        if self._on_slurm:
+            return Submission("slurm", element_id(self._env))
+        return Submission("local", str(os.getpid()), pid=os.getpid())
+
+    def _agents(self, plan: Plan) -> int:
+        """Its node agents: on one node of Slurm's it is this process, else srun starts one on each."""
+        if self._on_slurm and int(self._env.get("SLURM_JOB_NUM_NODES") or 1) > 1:
+            return run_agents(plan)
+        return run_agent(plan.run.plan)
+
+    def _queue_again(self, interrupted: Interrupted) -> None:
+        """What is left of several points goes on in the next start of the same job, unless it was cancelled."""
+        if not (self._on_slurm and self._about.base["cluster"]["requeue"]):
+            return
+        if self._restart >= self._about.base["cluster"]["max_restarts"]:
+            return
+        if interrupted.name != "SIGUSR2" and cause_of_sigterm(self._env["SLURM_JOB_ID"]) is not Cause.preempted:
+            return
+        if refused := requeue(element_id(self._env)):
+            print(f"hpcjet: the job could not be queued again: {refused}", file=sys.stderr)
+            return
+        time.sleep(60)  # Slurm ends what is left of the job, this process too
+
+
+if __name__ == "__main__":
+    main()
