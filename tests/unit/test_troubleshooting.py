@@ -23,16 +23,8 @@ def literal(node: ast.expr) -> str:
     return "…"
 
 
-def texts() -> list[str]:
-    found = []
-    for path in Path(hpcjet.__file__).parent.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.JoinedStr | ast.Constant):
-                found.append(literal(node))
-    return found
-
-
-TEXTS = texts()
+NODES = [node for path in Path(hpcjet.__file__).parent.rglob("*.py") for node in ast.walk(ast.parse(path.read_text()))]
+TEXTS = {literal(node) for node in NODES if isinstance(node, ast.JoinedStr | ast.Constant)}
 
 
 def pieces_of(quoted: str) -> list[str]:
@@ -65,9 +57,5 @@ def test_every_kind_of_error_that_a_launch_can_end_with_is_there() -> None:
 
 
 def messages_of(name: str) -> list[str]:
-    found = []
-    for path in Path(hpcjet.__file__).parent.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name and node.args:
-                found.append(literal(node.args[0]))
-    return found
+    calls = [node for node in NODES if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args]
+    return [literal(call.args[0]) for call in calls if isinstance(call.func, ast.Name) and call.func.id == name]
