@@ -21,7 +21,9 @@ from hpcjet.paths import conf_dir
 
 NEEDED = {"openai": ["engine.model=m"], **dict.fromkeys(("ray", "mpi", "torchrun"), ["exp.command=true"])}
 """What a choice cannot do without."""
-FILES = [(path.parent.name, path.stem) for path in sorted(conf_dir().glob("*/*.yaml"))]
+PROFILES = {("cluster", name) for name in shipped("cluster")} - {("cluster", kind) for kind in SCHEMAS["cluster"]}
+"""test_profiles.py composes these."""
+FILES = sorted({(path.parent.name, path.stem) for path in conf_dir().glob("*/*.yaml")} - PROFILES)
 EXPS = choices("exp")
 
 
@@ -38,7 +40,7 @@ def test_every_file_composes_with_every_experiment_and_comes_back(group: str, na
     config = compose([*words, *(word for choice in chosen for word in NEEDED.get(choice, []))])
     assert isinstance(config, LaunchConfig)
     if group != "exp":
-        assert type(getattr(config, group)) is SCHEMAS[group].get(name, SlurmConfig)
+        assert type(getattr(config, group)) is SCHEMAS[group][name]
     for text in (json.dumps(to_dict(config)), yaml.safe_dump(to_dict(config))):
         assert from_dict(yaml.safe_load(text)) == config
 

@@ -99,6 +99,13 @@ def test_a_profile_says_what_the_user_adds_and_that_nobody_tried_it(name: str) -
         assert key in SlurmConfig.__dataclass_fields__, key
 
 
+@pytest.mark.parametrize("name", PROFILES)
+def test_a_profile_comes_back_from_a_stored_plan(name: str) -> None:
+    config = compose(["+exp=noop", f"cluster={name}"])
+    assert type(config.cluster) is SlurmConfig
+    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
+
+
 def test_a_profiles_values_are_changed_on_the_command_line() -> None:
     cluster = slurm("cluster=lumi", "cluster.partition=small-g", "cluster.gpus_per_node=2")
     assert (cluster.partition, cluster.gpus_per_node, cluster.cpus_per_node) == ("small-g", 2, 56)
