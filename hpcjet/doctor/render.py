@@ -1,6 +1,7 @@
 """The report as text of at most 80 columns. Pure."""
 
 import re
+import shlex
 import textwrap
 from collections.abc import Sequence
 
@@ -52,8 +53,10 @@ def verdict(sections: Sequence[Section], overrides: Sequence[str]) -> str:
 
 
 def quoted(override: str) -> str:
-    """For a shell, without quotes where none are needed."""
-    return override if re.fullmatch(r"[\w.,:/=+~@%-]+", override) else "'" + override.replace("'", "'\\''") + "'"
+    """For a shell, with no more quotes than are needed."""
+    if re.fullmatch(r"[\w.,:/=+@%-]+", override):
+        return override
+    return f'"{override}"' if "'" in override and not re.search(r'["$`\\!]', override) else shlex.quote(override)
 
 
 def _wrapped(text: str, indent: str, *, more: str | None = None) -> list[str]:

@@ -1,6 +1,7 @@
 """The report of hpcjet doctor: what is alike is said once, nodes that differ are named, all fits into 80 columns."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from hpcjet import checkup
 from hpcjet.config.cluster import SlurmConfig
 from hpcjet.doctor.line import Facts, Level, fail, ok, warn
 from hpcjet.doctor.node import SUBJECTS
-from hpcjet.doctor.render import render
+from hpcjet.doctor.render import quoted, render
 from hpcjet.doctor.report import (
     Examined,
     Section,
@@ -195,7 +196,9 @@ def test_next_commands_can_be_pasted() -> None:
         overrides=["cluster=slurm", "cluster.setup=['module load x']"],
         colour=False,
     )
-    assert """python -m hpcjet.launch +exp=noop cluster=slurm 'cluster.setup=['\\''module load x'\\'']'""" in text
+    assert """python -m hpcjet.launch +exp=noop cluster=slurm "cluster.setup=['module load x']\"""" in text
+    for word in ("~cluster.env", "cluster.setup=['echo $HOME']", 'run.root="a b"', "a='b\"c'"):
+        assert shlex.split(quoted(word)) == [word]
 
 
 def test_what_a_doctor_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
