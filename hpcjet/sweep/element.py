@@ -17,13 +17,15 @@ from hpcjet.cluster.node import run_agent
 from hpcjet.cluster.signals import Interrupted, signals_ignored, signals_raise
 from hpcjet.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_REQUEST, HpcjetError
 from hpcjet.plan import Plan
+from hpcjet.slurm.jobid import split_key
 from hpcjet.slurm.requeue import Cause, cause_of_sigterm, element_id, requeue
 from hpcjet.slurm.submission import Submission
 from hpcjet.sweep.crew import Crew
 from hpcjet.sweep.folder import About, Array, SweepDir
 from hpcjet.sweep.points import Point
-from hpcjet.sweep.prepared import element_of, is_done, prepare
+from hpcjet.sweep.prepared import element_of, prepare
 from hpcjet.sweep.share import take_share
+from hpcjet.sweep.states import Place, read_word
 
 _log = logging.getLogger(__name__)
 
@@ -55,10 +57,14 @@ class Element:
     def run(self) -> int:
         """Run its points that are not done; 0 if all are well, else the exit code of the first that is not."""
         if self._restart:
-            self._order = [index for index in self._order if not is_done(self._sweep.run(index))]
+            self._order = [index for index in self._order if not self._is_done(index)]
         if self._on_slurm and self._array.pack == 1:
             return self._alone(self._order[0]) if self._order else EXIT_OK
         return self._together()
+
+    def _is_done(self, index: int) -> bool:
+        place = Place(self._array, element_of(self._env))
+        return place.is_done(read_word(self._sweep.run(index).state))
 
     def _alone(self, index: int) -> int:
         # This process becomes the node agent: there is no second start of Python for each point.
@@ -88,7 +94,11 @@ class Element:
 
     def _submission(self) -> Submission:
         if self._on_slurm:
-            return Submission("slurm", element_id(self._env))
+            cluster, since = split_key(self._array.job)[1], self._array.submitted or None
+            job = element_id(self._env)
+            return Submission(
+                "slurm", job, slurm_cluster=cluster, token=self._array.token, submitted=since, uid=os.getuid()
+            )
         return Submission("local", str(os.getpid()), pid=os.getpid())
 
     def _agents(self, plan: Plan) -> int:
@@ -99,9 +109,8 @@ class Element:
 
     def _queue_again(self, interrupted: Interrupted) -> None:
         """What is left of several points goes on in the next start of the same job, unless it was cancelled."""
-        if not (self._on_slurm and self._about.base["cluster"]["requeue"]):
-            return
-        if self._restart >= self._about.base["cluster"]["max_restarts"]:
+        cluster = self._sweep.config(self._about, next(iter(self._points.values())))["cluster"]
+        if not (self._on_slurm and cluster["requeue"] and self._restart < cluster["max_restarts"]):
             return
         if interrupted.name != "SIGUSR2" and cause_of_sigterm(self._env["SLURM_JOB_ID"]) is not Cause.preempted:
             return

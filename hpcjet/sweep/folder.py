@@ -67,7 +67,8 @@ class Array:
     """Unix seconds."""
     refused: str = ""
     """Why Slurm did not take it."""
-    cancelled: float = 0.0
+    rerun: bool = False
+    """What earlier tries recorded as done does not count."""
 
     @property
     def num_elements(self) -> int:

@@ -3,13 +3,14 @@
 import json
 import os
 import secrets
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 
 import yaml
 
 from hpcjet.cluster.site import RAY_TOKEN
-from hpcjet.cluster.state import Phase, RunState, read_state
+from hpcjet.cluster.state import Phase, RunState
 from hpcjet.config.plain import from_dict
 from hpcjet.plan import Plan, make_plan
 from hpcjet.rundir import RunDir, atomic_write
@@ -38,15 +39,13 @@ def prepare(sweep: SweepDir, about: About, array: Array, point: Point, submissio
     atomic_write(run.plan, plan.to_json())
     atomic_write(run.submission, json.dumps(asdict(submission)))
     if fresh:
-        state = {**asdict(RunState(Phase.submitted)), "phase": Phase.submitted.value, "updated": array.submitted}
+        state = {
+            **asdict(RunState(Phase.submitted)),
+            "phase": Phase.submitted.value,
+            "updated": array.submitted or time.time(),
+        }
         atomic_write(run.state, json.dumps(state))
     return plan
-
-
-def is_done(run: RunDir) -> bool:
-    """Whether the point has its results."""
-    state = read_state(run.state)
-    return state is not None and state.phase is Phase.done
 
 
 def element_of(env: Mapping[str, str]) -> int:

@@ -1,0 +1,263 @@
+"""Bring a sweep on its way: find what is done, write the folder, submit what is left, each array exactly once."""
+
+import json
+import secrets
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from hpcjet import __version__
+from hpcjet.config.cluster import SlurmConfig
+from hpcjet.config.plain import to_dict
+from hpcjet.config.root import LaunchConfig, SnapshotKind, kind_of
+from hpcjet.errors import ConfigError, HpcjetError
+from hpcjet.plan import make_plan
+from hpcjet.preflight import check_slurm
+from hpcjet.rundir import RunDir, atomic_write, new_short_id
+from hpcjet.runlock import RunLock
+from hpcjet.slurm.limits import site
+from hpcjet.slurm.request import check_request
+from hpcjet.slurm.sbatch import sbatch
+from hpcjet.slurm.submit import interpreter
+from hpcjet.start import frozen, keep_provenance
+from hpcjet.sweep import local
+from hpcjet.sweep.folder import FOLDER, About, Array, SweepDir, earlier, sweeps
+from hpcjet.sweep.grouping import Group, groups_of, split
+from hpcjet.sweep.planning import SweepPlan
+from hpcjet.sweep.points import Point
+from hpcjet.sweep.script import render
+from hpcjet.sweep.states import GOING_ON, LOCAL, Standing, Where, standings
+
+MAX_ARRAY_SIZE = 1001
+"""Slurm's own default, where the controller does not say."""
+Tell = Callable[[str], None]
+
+
+def submit_sweep(plan: SweepPlan, words: Sequence[str], *, tell: Tell) -> SweepDir:
+    """Submit the points of a plan that no sweep has done or at work. Raises HpcjetError; then nothing is written.
+
+    A sweep of the very same points goes on in its folder; another one takes over what earlier sweeps have.
+    """
+    root = plan.first.run.root.expanduser().absolute()
+    before = same_sweep(root, plan)
+    about, points = described(plan, words)
+    groups = groups_of(about, points, [point.index for point in points])
+    most = check(groups)
+    sweep = before or SweepDir(root / FOLDER / name_of(plan.first))
+    tell(f"sweep {sweep}")
+    sweep.make()
+    with RunLock(sweep.path):
+        about, points = _merged(sweep, about, points) if before else (_with_found(about, points, root, tell), points)
+        _write(sweep, about, points, plan)
+        _submit(sweep, about, points, most, tell)
+    return sweep
+
+
+def resume_sweep(sweep: SweepDir, *, tell: Tell) -> None:
+    """Submit again what is missing or failed. Raises HpcjetError."""
+    about, points = sweep.read_about(), sweep.read_points()
+    most = check(groups_of(about, points, [point.index for point in points]))
+    with RunLock(sweep.path):
+        _submit(sweep, about, points, most, tell)
+
+
+def same_sweep(root: Path, plan: SweepPlan) -> SweepDir | None:
+    """The newest sweep of these very points. Raises ConfigError if the name asked for is that of another one."""
+    name = plan.first.sweep.name
+    for sweep in reversed(sweeps(root)):
+        if name and sweep.path.name != name:
+            continue
+        with suppress(ConfigError):
+            if sweep.read_about().key == plan.key:
+                return sweep
+        if name:
+            raise ConfigError(f"sweep.name={name}: {sweep} has other points; choose another name, or remove it")
+    return None
+
+
+def name_of(config: LaunchConfig) -> str:
+    """The name asked for, or one of its own; not of the form of a run's, which `hpcjet runs` lists."""
+    return config.sweep.name or f"{kind_of('exp', config.exp)}-{datetime.now():%Y%m%d-%H%M%S}-{new_short_id()}"
+
+
+def described(plan: SweepPlan, words: Sequence[str]) -> tuple[About, list[Point]]:
+    """What the folder says of a plan. Pure."""
+    about = About(
+        exp=kind_of("exp", plan.first.exp),
+        cluster=kind_of("cluster", plan.first.cluster),
+        key=plan.key,
+        words=list(words),
+        axes=[axis.key for axis in plan.request.axes],
+        base=plan.base,
+        python=getattr(plan.first.cluster, "python", None) or interpreter(),
+        created=time.time(),
+        version=__version__,
+    )
+    return about, plan.points
+
+
+def check(groups: Sequence[Group]) -> int:
+    """Compare the request with what the cluster allows; returns the most elements of one array. Raises HpcjetError."""
+    first = groups[0].config
+    if not isinstance(first.cluster, SlurmConfig):
+        return len(groups[0].indices)
+    if shutil.which("sbatch") is None:
+        check_slurm(first)
+    there = site()
+    most = first.sweep.max_array_size or (there and there.max_array_size) or MAX_ARRAY_SIZE
+    for group in groups:
+        assert isinstance(group.config.cluster, SlurmConfig)
+        if there is not None:
+            check_request(group.config.cluster, there, array=min(group.num_allocations, most))
+    return most
+
+
+def _merged(sweep: SweepDir, about: About, points: list[Point]) -> tuple[About, list[Point]]:
+    """A sweep that is launched again keeps the numbers of its points, and what it took over."""
+    before = sweep.read_about()
+    numbers = {name: index for index, name in enumerate(sweep.hashes())}
+    renumbered = sorted((replace(point, index=numbers[point.hash]) for point in points), key=lambda each: each.index)
+    return replace(about, created=before.created, found=before.found), renumbered
+
+
+def _with_found(about: About, points: list[Point], root: Path, tell: Tell) -> About:
+    """With the points that earlier sweeps have done, or have at work."""
+    if about.base["sweep"]["rerun"]:
+        return about
+    found: dict[str, str] = {}
+    for sweep, shared in earlier(root, {point.hash: point.index for point in points}):
+        new = {theirs: mine for theirs, mine in shared.items() if str(mine) not in found}
+        if not new:
+            continue
+        with suppress(HpcjetError, OSError):
+            there = standings(sweep, sweep.read_about(), max(new) + 1, now=time.time())
+            kept = {mine: there[theirs] for theirs, mine in new.items()}
+            kept = {mine: each for mine, each in kept.items() if each.where is Where.done or each.where in GOING_ON}
+            found.update({str(mine): str(each.run) for mine, each in kept.items()})
+            if kept:
+                done = sum(each.where is Where.done for each in kept.values())
+                at_work = f", {len(kept) - done} queued or running" if done < len(kept) else ""
+                tell(f"found in {sweep}: {done} done{at_work}")
+    return replace(about, found=found)
+
+
+def _write(sweep: SweepDir, about: About, points: list[Point], plan: SweepPlan) -> None:
+    for number, tasks in enumerate(plan.tasks):
+        from hpcjet.tasks.jsonl import dump_tasks
+
+        dump_tasks(sweep.tasks(number), tasks)
+    sweep.write_points(points)
+    keep_provenance(RunDir(sweep.path))
+    # The last: without it the folder is no sweep yet.
+    sweep.write_about(_frozen(sweep, about, plan))
+
+
+def _frozen(sweep: SweepDir, about: About, plan: SweepPlan) -> About:
+    """With snapshot=git or copy: a base config that runs from the copy."""
+    config = plan.first
+    if config.snapshot is SnapshotKind.none:
+        return about
+    for axis in plan.request.axes:
+        if axis.path in ("exp", "exp.workdir", "cluster.setup") or axis.path.startswith("cluster.env"):
+            raise ConfigError(f"{axis.key} cannot be swept with snapshot={config.snapshot.name}: launch each alone")
+    config, code = frozen(config, config.run.root.expanduser().absolute())
+    if code:
+        code.add_user(RunDir(sweep.path))
+    return replace(about, base=to_dict(config))
+
+
+def _submit(sweep: SweepDir, about: About, points: list[Point], most: int, tell: Tell) -> None:
+    about = sweep.read_about()
+    arrays = sweep.arrays()
+    for array in arrays:
+        if array.is_open:
+            tell(f"array {array.number} was not submitted for certain: Slurm is asked for it")
+            _hand_over(sweep, about, points, array, tell, again=True)
+    found = standings(sweep, about, len(points), now=time.time())
+    rerun = about.base["sweep"]["rerun"]
+    todo = [index for index, each in enumerate(found) if _is_to_run(each, rerun=rerun)]
+    tell(_summary(sweep, found, todo))
+    new = list(_arrays(groups_of(about, points, todo), first=len(arrays), most=most, rerun=rerun)) if todo else []
+    # All of them are recorded before the first is submitted: whoever goes on after us knows what there is to do.
+    for array in new:
+        sweep.write_array(array)
+    for array in new:
+        _hand_over(sweep, about, points, array, tell)
+
+
+def _is_to_run(each: Standing, *, rerun: bool) -> bool:
+    return each.where not in GOING_ON and (rerun or each.where is not Where.done)
+
+
+def _summary(sweep: SweepDir, found: Sequence[Standing], todo: Sequence[int]) -> str:
+    chosen = set(todo)
+    left = Counter(each.where for index, each in enumerate(found) if index not in chosen)
+    again = sum(found[index].where is not Where.missing for index in todo)
+    parts = [f"{left[where]} {where.value}" for where in Where if left[where]]
+    parts.append(f"{len(todo)} to run" + (f" ({again} again)" if again else ""))
+    return f"{len(found)} points: {', '.join(parts)}"
+
+
+def _arrays(groups: Sequence[Group], *, first: int, most: int, rerun: bool) -> "list[Array]":
+    arrays: list[Array] = []
+    for group in groups:
+        here = not isinstance(group.config.cluster, SlurmConfig)
+        for indices in split(group, max_array_size=len(group.indices) if here else most):
+            arrays.append(
+                Array(
+                    number=first + len(arrays),
+                    token=f"hpcjet-sweep-{secrets.token_hex(6)}",
+                    points=list(indices),
+                    pack=1 if here else group.pack,
+                    side_by_side=1 if here else group.config.sweep.side_by_side,
+                    parallelism=group.parallelism,
+                    rerun=rerun,
+                )
+            )
+    return arrays
+
+
+def _hand_over(
+    sweep: SweepDir, about: About, points: list[Point], array: Array, tell: Tell, *, again: bool = False
+) -> None:
+    """Submit an array, and record that it is. Raises HpcjetError; it is open then, or refused if Slurm said so."""
+    now = time.time()
+    if about.cluster == LOCAL:
+        pid = (local.find(sweep, array) if again else None) or local.start(sweep, array, python=about.python)
+        sweep.write_array(replace(array, job=LOCAL, pid=pid, submitted=now))
+        at_once = f", {array.parallelism} at a time" if array.parallelism > 1 else ", one after the other"
+        tell(f"process {pid}: {len(array.points)} points{at_once}")
+        return
+    if job := _seen(sweep, array) if again else None:
+        sweep.write_array(replace(array, job=job, submitted=now))
+        return
+    (group,) = groups_of(about, points, array.points)
+    assert isinstance(group.config.cluster, SlurmConfig)
+    run = sweep.run(array.points[0])
+    plan = make_plan(group.config, run_dir=run, python=about.python)
+    script = sweep.script(array.number)
+    atomic_write(script, render(plan, group.config.cluster, sweep=sweep, array=array))
+    try:
+        job = sbatch(script, token=array.token, look_first=again).key
+    except ConfigError as error:
+        # Slurm will not take it as it is: its points are free for another submission.
+        sweep.write_array(replace(array, refused=str(error)))
+        raise
+    sweep.write_array(replace(array, job=job, submitted=now))
+    each = f" of up to {array.pack} points" if array.pack > 1 else ""
+    tell(f"Slurm job {job}: {array.num_elements} elements{each}, at most {array.parallelism} at a time")
+
+
+def _seen(sweep: SweepDir, array: Array) -> str | None:
+    """The job of an array whose elements ran already: they left its token in their runs."""
+    for index in array.points:
+        with suppress(OSError, ValueError, KeyError):
+            said = json.loads(sweep.run(index).submission.read_text())
+            if said["token"] == array.token:
+                return str(said["job_id"]).partition("_")[0]
+    return None
