@@ -12,6 +12,10 @@ from hpcjet.lab.requirements import check_requirements
 NODES = 4
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--repeats", type=int, default=1, help="how often each row of the fault table runs")
+
+
 @pytest.fixture(scope="session")
 def lab_was_up() -> bool:
     return Lab().status().is_up

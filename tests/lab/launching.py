@@ -215,7 +215,9 @@ def traces(lab: Lab, nodes: Sequence[int]) -> dict[int, list[str]]:
 def temp_folders(lab: Lab, node: int) -> list[str]:
     """The temp folders of node agents on a node."""
     try:
-        shown = lab.on_node(node, ["sh", "-c", "ls -d /tmp/hj-* /dev/shm/hj-* 2>/dev/null"])
+        bases = ["/tmp", "/var/tmp", "/dev/shm"]
+        mine = ["-maxdepth", "1", "-user", lab.user.name, "-name", "hj-*"]
+        shown = lab.on_node(node, ["find", *bases, *mine])
     except LabError:
         return []
     return shown.stdout.split()

@@ -3,10 +3,12 @@
 `--repeats 5` runs each row five times; the times are written to the folder that HPCJET_FAULT_TIMES names.
 """
 
+import contextlib
 import json
 import os
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from launching import (
     kill_on,
     sacct,
     start_work,
+    state_in_queue,
     traces,
     wait_for,
 )
@@ -88,6 +91,22 @@ def scancel(work: AtWork) -> None:
     assert done.code == 0, done.output
 
 
+def submitted(work: AtWork) -> bool:
+    return bool(list(work.folder.glob("runs/*/*/submission.json"))) and bool(state_in_queue(work.login, work.job))
+
+
+def runs_on(word: str, which: int) -> Callable[[AtWork], bool]:
+    """Whether a process with this word in its command line runs on the first or the last node of the job."""
+
+    def found(work: AtWork) -> bool:
+        if not submitted(work) or state_in_queue(work.login, work.job) != "RUNNING":
+            return False
+        node = work.nodes[which]
+        return any(word in argument for process in work.lab.processes(node) for argument in process.argv)
+
+    return found
+
+
 def mend(work: AtWork) -> None:
     for node in work.lab.nodes:
         if work.lab.status().nodes[f"n{node}"] in ("crashed", "down", "down*"):
@@ -118,12 +137,20 @@ FAULTS = [
     Fault("worker-agent-continue", then_end(kill_worker(AGENT)), 0, "COMPLETED 0:0", 10, "", CONTINUE),
     Fault("worker-raylet-continue", then_end(kill_worker("raylet/raylet")), 0, "COMPLETED 0:0", 10, "", CONTINUE),
     Fault("worker-power-continue", then_end(crash_worker), 0, "COMPLETED 0:0", 12, "", CONTINUE, mend),
-    Fault("scancel", scancel, 130, "CANCELLED", 7, "it got SIGTERM (cancelled)"),
 ]  # fmt: skip
 
 
 def kill_stepd(work: AtWork, node: int, step: str) -> None:
     kill_on(work.lab, node, f"slurmstepd: [{work.job}.{step}")
+
+
+MOMENTS = {
+    "pending": (submitted, ("+cluster.sbatch.begin=now+1hour",)),
+    "agents-start": (runs_on(AGENT, -1), ()),
+    "ray-head-starts": (runs_on("gcs_server", 0), ()),
+    "workers-join": (runs_on("raylet/raylet", -1), ()),
+    "program-runs": (lambda work: (work.folder / "at-work").exists(), ()),
+}
 
 
 @pytest.fixture(scope="module")
@@ -140,8 +167,13 @@ def folder(login: Login) -> Path:
     return path
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "repeat" in metafunc.fixturenames:
+        metafunc.parametrize("repeat", range(metafunc.config.getoption("--repeats")))
+
+
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)
-def test_fault(login: Login, folder: Path, fault: Fault) -> None:
+def test_fault(login: Login, folder: Path, fault: Fault, repeat: int) -> None:
     with start_work(login, folder, *SMALL, *fault.overrides) as work:
         try:
             check(work, fault)
@@ -160,7 +192,6 @@ def check(work: AtWork, fault: Fault) -> None:
     ended = work.ended(timeout_s=30)
     answer = sacct(work.login, job, timeout_s=fault.sacct_s)
     record(fault.id, free_s=free_s, launch_s=time.monotonic() - began)
-    print(fault.id, round(free_s, 2), ended.code, answer, ended.output)
     assert ended.code == fault.code, ended.output
     assert f"{answer['state']} {answer['code']}".startswith(fault.job), answer
     names = {"head": f"n{nodes[0]}", "worker": f"n{nodes[-1]}"}
@@ -175,3 +206,95 @@ def record(row: str, **seconds: float) -> None:
     if file := os.environ.get("HPCJET_FAULT_TIMES"):
         with Path(file).open("a") as out:
             out.write(json.dumps({"row": row, **seconds}) + "\n")
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_scancel_at_any_moment_of_the_boot(login: Login, folder: Path, moment: str, repeat: int) -> None:
+    came, overrides = MOMENTS[moment]
+    with start_work(login, folder, *SMALL, *overrides) as work:
+        wait_for(lambda: came(work), timeout_s=30, what=moment)
+        job, began = work.job, time.monotonic()
+        scancel(work)
+        wait_for(lambda: not traces(work.lab, work.lab.nodes), timeout_s=30, what="free nodes")
+        free_s = time.monotonic() - began
+        ended = work.ended(timeout_s=30)
+        record(f"scancel-{moment}", free_s=free_s, launch_s=time.monotonic() - began)
+        assert ended.code == 130 and "Traceback" not in ended.output, ended.output
+        assert sacct(login, job)["state"].startswith("CANCELLED")
+        assert free_s <= 7
+
+
+def test_sigterm_to_the_launch_leaves_the_run(login: Login, folder: Path) -> None:
+    with start_work(login, folder, *SMALL) as work:
+        work.await_work()
+        work.launch.terminate()
+        ended = work.ended(timeout_s=10)
+        assert ended.code == 130 and "The run goes on" in ended.output, ended.output
+        work.end_work(7)
+        assert sacct(login, work.job)["code"] == "7:0"
+        wait_for(lambda: not traces(work.lab, work.lab.nodes), timeout_s=5, what="free nodes")
+
+
+def test_a_full_tmp_is_passed_over(lab: Lab, login: Login, folder: Path) -> None:
+    nodes = [1, 2]
+    fill = "mount -t tmpfs -o size=1m,mode=1777 tmpfs /tmp && head -c 2M /dev/zero >/tmp/full; df /tmp"
+    try:
+        for node in nodes:
+            assert " 100% " in lab.on_node(node, ["sh", "-c", fill]).stdout
+        with start_work(login, folder, *SMALL, "cluster.nodelist='n1,n2'") as work:
+            work.await_work()
+            assert any("/var/tmp/hj-" in argument for p in lab.processes(1) for argument in p.argv)
+            work.end_work()
+            assert work.ended(timeout_s=30).code == 0
+            wait_for(lambda: not traces(lab, nodes), timeout_s=5, what="free nodes")
+    finally:
+        for node in nodes:
+            lab.on_node(node, ["umount", "/tmp"])
+
+
+@pytest.fixture
+def small_disk(lab: Lab, folder: Path) -> Iterator[Path]:
+    """A file system of 16 MB that the login node and two nodes share: one block device, so one state for all."""
+    image, point = folder / "image", folder / "disk"
+    image.write_bytes(b"")
+    os.truncate(image, 16 * 1024**2)
+    subprocess.run(["mkfs.ext4", "-q", "-m", "0", image], check=True)
+    device = subprocess.run(["losetup", "--find", "--show", image], check=True, text=True, stdout=subprocess.PIPE)
+    mount = ["mount", "-t", "ext4", device.stdout.strip(), str(point)]
+    point.mkdir()
+    try:
+        subprocess.run(mount, check=True)
+        os.chown(point, lab.user.uid, -1)
+        for node in (1, 2):
+            assert lab.on_node(node, mount).returncode == 0
+        yield point
+    finally:
+        for node in (1, 2):
+            lab.on_node(node, ["umount", "--lazy", str(point)])
+        subprocess.run(["umount", "--lazy", point], check=False)
+        subprocess.run(["losetup", "--detach", device.stdout.strip()], check=False)
+
+
+def fill(disk: Path) -> None:
+    with contextlib.suppress(OSError), (disk / "full").open("wb", buffering=0) as file:
+        while file.write(b"\0" * 4096):
+            pass
+
+
+def test_a_run_directory_that_fills_up(lab: Lab, login: Login, folder: Path, small_disk: Path) -> None:
+    with start_work(login, folder, *SMALL, "cluster.nodelist='n1,n2'", f"run.root={small_disk}/runs") as work:
+        wait_for((folder / "at-work").exists, timeout_s=60, what="the program at work")
+        fill(small_disk)
+        began = time.monotonic()
+        work.end_work()
+        wait_for(lambda: not traces(lab, [1, 2]), timeout_s=30, what="free nodes")
+        record("full-run-directory", free_s=time.monotonic() - began)
+        ended = work.ended(timeout_s=60)
+        assert ended.code == 3 and "Traceback" not in ended.output, ended.output
+        assert f"no space is left in {small_disk}" in ended.output
+
+
+def test_a_run_directory_that_is_full_from_the_start(login: Login, small_disk: Path) -> None:
+    fill(small_disk)
+    done = login.launch("+exp=noop", "cluster=lab", f"run.root={small_disk}/runs")
+    assert done.code in (2, 3) and "Traceback" not in done.output and "No space left" in done.output, done.output

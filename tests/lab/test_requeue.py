@@ -1,0 +1,153 @@
+"""Runs that Slurm stops and starts again: preemption, a time limit, a head without power, a controller that is away."""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from launching import AtWork, Login, events, recorded, sacct, start_work, state_in_queue, traces, wait_for
+
+from hpcjet.cluster.state import read_state
+from hpcjet.lab import Lab
+
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
+
+SMALL = ("cluster.nodes=2", "cluster.cpus_per_node=1", "cluster.mem_gb=2", "cluster.object_store_gb=0.1")
+
+
+@pytest.fixture(scope="module")
+def login(lab: Lab) -> Login:
+    return Login(lab)
+
+
+@pytest.fixture
+def folder(login: Login) -> Iterator[Path]:
+    """A folder of the test's own, on the file system that all nodes share."""
+    path = login.home / "tests" / f"requeue-{time.time_ns()}"
+    made = login.run("mkdir", "-p", path)
+    assert made.code == 0, made.output
+    yield path
+
+
+def start_now(login: Login, job: str, *, timeout_s: float = 60) -> None:
+    """Slurm holds a requeued job back for two minutes; its owner may say that it need not wait."""
+    wait_for(lambda: state_in_queue(login, job) == "PENDING", timeout_s=timeout_s, what=f"job {job} in the queue again")
+    done = login.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+    assert done.code == 0, done.output
+
+
+def begun(work: AtWork, restart: int) -> bool:
+    return any(row["event"] == "workload_start" and row["restart"] == restart for row in events(work.run))
+
+
+def test_a_head_without_power_the_run_goes_on_after_the_requeue(lab: Lab, login: Login, folder: Path) -> None:
+    with start_work(login, folder, *SMALL, "cluster.time_min=5") as work:
+        work.await_work()
+        head, worker = work.nodes
+        try:
+            began = time.monotonic()
+            lab.crash(head)
+            wait_for(lambda: not traces(lab, [worker]), timeout_s=30, what="the free worker")
+            free_s = time.monotonic() - began
+            start_now(login, work.job)
+            wait_for(lambda: begun(work, 1), timeout_s=60, what="the second start")
+            work.end_work()
+            ended = work.ended(timeout_s=30)
+            assert ended.code == 0, ended.output
+        finally:
+            lab.restart(head)
+        assert free_s <= 10
+        assert len(list(work.run.path.glob("logs/*-1"))) == 1
+
+
+def test_a_higher_partition_preempts_the_run_which_goes_on_where_it_was(lab: Lab, login: Login, folder: Path) -> None:
+    words = ("cluster=lab", "cluster.partition=spot", "cluster.nodes=2", "cluster.cpus_per_node=2", "cluster.mem_gb=4")
+    launch = login.start("+exp=swe", *words, "exp.attempts=2", "engine.latency_s=0.5", f"run.root={folder}/runs")
+    with AtWork(login, folder, launch) as work:
+        wait_for(lambda: bool(list(folder.glob("runs/*/*"))), timeout_s=30, what="the run")
+        wait_for(lambda: len(recorded(work.run)) >= 3, timeout_s=90, what="three results")
+        job = work.job
+        whole = ["--partition=batch", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap", "sleep 8"]
+        other = login.run("sbatch", "--parsable", *whole)
+        assert other.code == 0, other.output
+        wait_for(lambda: state_in_queue(login, job) == "PENDING", timeout_s=60, what="the run in the queue again")
+        before = recorded(work.run)
+        assert sacct(login, other.output.strip(), timeout_s=60)["state"] == "COMPLETED"
+        start_now(login, job)
+        ended = work.ended(timeout_s=200)
+        assert ended.code == 0, ended.output
+        after = recorded(work.run)
+        assert len(after) == len(set(after)) == 16 and set(before) <= set(after)
+        assert sorted(path.name for path in work.run.path.glob(f"logs/{job}-*")) == [f"{job}-0", f"{job}-1"]
+        asked = [row["reason"] for row in events(work.run) if row["event"] == "stop_asked"]
+        assert asked == ["preempted"]
+
+
+def without_scontrol(folder: Path) -> str:
+    """A PATH as on nodes that have no scontrol."""
+    (folder / "bin").mkdir()
+    for program in [*Path("/usr/bin").iterdir(), *Path("/usr/local/bin").iterdir()]:
+        if program.name != "scontrol":
+            (folder / "bin" / program.name).symlink_to(program)
+    return f"{folder}/bin"
+
+
+def test_near_the_time_limit_a_run_stops_and_goes_on_if_it_may(login: Login, folder: Path) -> None:
+    """Four at once, since each takes most of a minute."""
+    one = (*SMALL, "cluster.nodes=1", "cluster.time_min=1")
+    kinds = {
+        "goes-on": (),
+        "must-not": ("cluster.requeue=false",),
+        "too-often": ("cluster.max_restarts=0",),
+        "no-scontrol": ("",),
+    }
+    for kind in kinds:
+        made = login.run("mkdir", "-p", folder / kind)
+        assert made.code == 0, made.output
+    kinds["no-scontrol"] = (f"cluster.setup=['export PATH={without_scontrol(folder / 'no-scontrol')}']",)
+    with ExitStack() as stack:
+        works = {
+            kind: stack.enter_context(start_work(login, folder / kind, *one, *words)) for kind, words in kinds.items()
+        }
+        for work in works.values():
+            work.await_work()
+        jobs = {kind: work.job for kind, work in works.items()}
+
+        start_now(login, jobs["goes-on"], timeout_s=90)
+        wait_for(lambda: begun(works["goes-on"], 1), timeout_s=60, what="the second start")
+        works["goes-on"].end_work()
+        ended = works["goes-on"].ended(timeout_s=30)
+        assert ended.code == 0, ended.output
+
+        for kind, reason in (("must-not", ""), ("too-often", "not queued again after 0 restarts")):
+            ended = works[kind].ended(timeout_s=60)
+            assert ended.code == 130 and "the time limit is near" in ended.output and reason in ended.output, ended
+            state = read_state(works[kind].run.state)
+            assert state and state.then == "" and state.exit_code == 130
+            assert sacct(login, jobs[kind])["code"] == "2:0", "130: sacct shows codes from 128 on less 128"
+
+        again = works["no-scontrol"]
+        wait_for(lambda: again.job != jobs["no-scontrol"], timeout_s=60, what="another job")
+        wait_for(lambda: state_in_queue(login, again.job) == "RUNNING", timeout_s=60, what="it running")
+        again.end_work()
+        ended = again.ended(timeout_s=60)
+        assert ended.code == 0, ended.output
+        assert f"submitted again, as Slurm job {again.job} (restart 1 of at most 20)" in ended.output
+
+
+def test_a_controller_that_is_away_for_a_minute(lab: Lab, login: Login, folder: Path) -> None:
+    with start_work(login, folder, *SMALL) as work:
+        work.await_work()
+        job = work.job
+        try:
+            lab.stop_daemon("slurmctld")
+            time.sleep(60)
+        finally:
+            lab.up(len(lab.nodes))
+        work.end_work()
+        ended = work.ended(timeout_s=60)
+        assert ended.code == 0, ended.output
+        assert "Slurm does not answer; still waiting" in ended.output
+        assert sacct(login, job)["code"] == "0:0"
+        wait_for(lambda: not traces(lab, lab.nodes), timeout_s=10, what="free nodes")
