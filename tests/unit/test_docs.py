@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcjet.cli import parser
+from hpcjet.config.cluster import SlurmConfig
 from hpcjet.config.compose import compose
 from hpcjet.launch import apart, help_page
 
@@ -44,9 +45,46 @@ def test_commands_are_found() -> None:
     assert len([words for page in PAGES for words in commands(page, "hpcjet")]) >= 10
 
 
-@pytest.mark.parametrize("page", PAGES, ids=IDS)
-def test_launches_compose(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+CONF = "~/.config/hpcjet/conf/"
+
+
+@pytest.fixture
+def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's folder of config files, in place of ~/.config/hpcjet/conf; no cluster is the default."""
     monkeypatch.delenv("HPCJET_CLUSTER", raising=False)
+    monkeypatch.setenv("HPCJET_CONF", str(tmp_path))
+    return tmp_path
+
+
+def write_config_files(page: Path, conf: Path) -> list[Path]:
+    """The config files that a page's code writes with cat, made in `conf`."""
+    made = []
+    for name, text in re.findall(rf"(?ms)^cat > {re.escape(CONF)}(\S+) <<'EOF'$\n(.*?)^EOF$", page.read_text()):
+        file = conf / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+        made.append(file)
+    return made
+
+
+def test_your_cluster_writes_files_that_can_be_chosen(conf: Path) -> None:
+    page = ROOT / "docs" / "your-cluster.md"
+    made = write_config_files(page, conf)
+    assert [str(file.relative_to(conf)) for file in made] == [
+        "cluster/my-leonardo.yaml", "cluster/mycluster.yaml", "exp/nightly.yaml"
+    ]  # fmt: skip
+    for file in made:
+        words = ["+exp=noop", f"cluster={file.stem}"] if file.parent.name == "cluster" else [f"exp={file.stem}"]
+        assert isinstance(compose(words).cluster, SlurmConfig)
+    (more,) = re.findall(r"(?ms)^```yaml\n(.*?)^```$", page.read_text())
+    (conf / "cluster" / "more.yaml").write_text(f"defaults: [slurm]\n{more}")
+    cluster = compose(["+exp=noop", "cluster=more"]).cluster
+    assert isinstance(cluster, SlurmConfig) and cluster.sbatch == {"reservation": "maint"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_launches_compose(page: Path, conf: Path) -> None:
+    write_config_files(page, conf)
     for words in commands(page, "python -m hpcjet.launch"):
         if words[0] == "--help":
             assert help_page(words[1:])
