@@ -1,4 +1,4 @@
-"""The `hpcjet` command: doctor, runs, status, logs, cancel, resume, report, tasks, lab."""
+"""The `hpcjet` command: doctor, runs, status, logs, cancel, resume, report, sweep, tasks, lab."""
 
 import argparse
 import sys
@@ -35,9 +35,11 @@ def parser() -> argparse.ArgumentParser:
 
 def _register_others(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     from hpcjet.lab import command as lab
+    from hpcjet.sweep import command as sweep
     from hpcjet.tasks import command as tasks
     from hpcjet.tasks import validate_command
 
+    sweep.register(commands)
     tasks.register(commands, more=[validate_command.register])
     lab.register(commands)
 

@@ -87,6 +87,11 @@ class Place:
     def name(self) -> str:
         return split_key(self.key)[0]
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether the point begins with its allocation."""
+        return self.array.pack == 1 and self.array.job != LOCAL
+
     def has(self, word: RunState) -> bool:
         """Whether a run's word is of this submission: one of an earlier try says nothing about it."""
         if word.phase is Phase.submitted:
@@ -104,7 +109,7 @@ def standings(sweep: SweepDir, about: About, count: int, *, now: float) -> list[
     """The states of all points, in order. Slurm is asked at most once for each sweep that has some of them."""
     places = places_of(sweep.arrays())
     words = {index: read_word(sweep.run(index).state) for index in sweep.started()}
-    jobs = _ask(places, words)
+    jobs = _ask(places, words, uid=sweep.about.stat().st_uid)
     elsewhere = _elsewhere({int(index): name for index, name in about.found.items()}, places, now=now)
     found = []
     for index in range(count):
@@ -163,7 +168,7 @@ def standing(run: RunDir, place: Place | None, word: RunState | None, job: JobSt
             return _spoken(run, mine, name)
         begun = mine is not None and mine.phase is Phase.running
         return Standing(
-            Where.running if begun or place.array.pack == 1 else Where.queued,
+            Where.running if begun or place.is_alone else Where.queued,
             run, name, seconds=now - mine.started if begun and mine and mine.started else None,
         )  # fmt: skip
     return _ended(run, place, mine, job)
@@ -206,13 +211,13 @@ def _is_last(word: RunState) -> bool:
     return word.final and not word.then
 
 
-def _ask(places: Mapping[int, Place], words: Mapping[int, RunState | None]) -> dict[str, JobState]:
+def _ask(places: Mapping[int, Place], words: Mapping[int, RunState | None], *, uid: int) -> dict[str, JobState]:
     """The jobs of points that are not done."""
     todo = [place for index, place in places.items() if place.array.submitted and not place.is_done(words.get(index))]
     here = {place.key: is_alive(place.array.pid) for place in {p.key: p for p in todo}.values() if place.array.pid}
     found = {key: JobState(Stage.running if alive else Stage.ended, "ended") for key, alive in here.items()}
     asked = {place.key: place.array.submitted for place in todo if not place.array.pid}
-    return found | (job_states(asked, submitted=asked) if asked else {})
+    return found | (job_states(asked, uid=uid, submitted=asked) if asked else {})
 
 
 def is_alive(pid: int) -> bool:

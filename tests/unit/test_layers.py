@@ -23,6 +23,7 @@ LAYERS = [
     {"workload", "noop", "command", "doctor", "swe", "swarm"},
     {"drive", "lab"},
     {"preflight", "provenance", "snapshot", "start", "live", "follow", "dryrun", "outcome", "timeline"},
+    {"sweep"},
     {"launch", "checkup", "console"},
     {"cli"},
 ]
