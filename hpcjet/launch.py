@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hpcjet.config.cluster import SlurmConfig
-from hpcjet.config.compose import compose, override
+from hpcjet.config.compose import compose, override, parse
 from hpcjet.config.files import choices
 from hpcjet.config.plain import to_dict
 from hpcjet.config.root import SCHEMAS, LaunchConfig
@@ -40,6 +40,8 @@ Keys:
 Options:
   --help [GROUP]   this page, or the keys of a group
   --cfg            print the resolved config and stop
+  -m, --multirun   a sweep: keys with several values, as seed=1,2,3 or
+                   'seed=range(0,100)'; one job array, and hpcjet sweep shows it
   --prepare        make the run directory of a batch script's job, print its
                    path and stop; after a requeue, print the one from before
   --version        print the version and stop
@@ -49,6 +51,8 @@ The environment variable HPCJET_CLUSTER sets the default of cluster.
 Exit codes: 0 done, 1 the workload failed, 2 the request was wrong,
 3 the cluster failed, 130 interrupted. After a launch: hpcjet --help.
 """
+
+MULTIRUN = frozenset({"-m", "--multirun"})
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -89,6 +93,10 @@ def _command(given: list[str]) -> int:
     options, overrides = [w for w in words if w.startswith("-")], [w for w in words if not w.startswith("-")]
     _check_options(options)
     overrides += program
+    if not MULTIRUN.isdisjoint(options):
+        from hpcjet.sweep.multirun import multirun
+
+        return multirun(overrides)
     config = compose(overrides)
     if "--cfg" in options:
         return _print_config(config)
@@ -167,7 +175,7 @@ def help_page(groups: Sequence[str]) -> str:
 def apart(given: list[str]) -> tuple[list[str], list[str]]:
     """The words for hpcjet, and as an override of exp.command those behind `--`, which no shell reads again."""
     if "--" not in given:
-        return given, []
+        return [_readable(word) for word in given], []
     split = given.index("--")
     words, program = given[:split], given[split + 1 :]
     if not program:
@@ -177,12 +185,24 @@ def apart(given: list[str]) -> tuple[list[str], list[str]]:
     return words, [override("exp.command", shlex.join(program))]
 
 
+def _readable(word: str) -> str:
+    """exp.command=... as it is, where it is no value in Hydra's grammar, such as a line with pipes."""
+    key, equals, text = word.partition("=")
+    if key.lstrip("+") != "exp.command" or not equals:
+        return word
+    try:
+        parse([word])
+    except ConfigError:
+        return override(key, text)
+    return word
+
+
 def _check_options(options: Sequence[str]) -> None:
     for option in options:
-        if option in ("-m", "--multirun"):
-            raise ConfigError("-m: sweeps are not there yet; start one launch for each point")
-        if option not in ("--cfg", "--prepare"):
-            raise ConfigError(f"{option} is not an option: known are --help, --cfg, --prepare and --version")
+        if option not in ("--cfg", "--prepare", *MULTIRUN):
+            raise ConfigError(f"{option} is not an option: known are --help, -m, --cfg, --prepare and --version")
+    if len({"-m" if option in MULTIRUN else option for option in options}) > 1:
+        raise ConfigError(f"{' '.join(options)}: take one of them; dry_run=true shows what a sweep would do")
 
 
 def _print_config(config: LaunchConfig) -> int:

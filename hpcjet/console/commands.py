@@ -31,7 +31,7 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     logs.add_argument("--node", metavar="NAME", help="only of this node")
     logs.add_argument("--restart", type=int, metavar="K", help="only of the Kth restart; 0 is the first start")
     logs.add_argument("--lines", type=int, default=20, metavar="N", help="lines of each file (default 20)")
-    _add(commands, "cancel", _cancel, "end a run; what is recorded stays")
+    _add(commands, "cancel", _cancel, "end a run, or a sweep; what is recorded stays")
     resume = _add(commands, "resume", _resume, "do what a run has not recorded yet")
     resume.add_argument("--no-follow", action="store_true", help="submit and return")
     _add(commands, "report", _report, "the table of a run, its report.html, and how well its nodes were used")
@@ -148,7 +148,14 @@ def _cancel(arguments: argparse.Namespace) -> int:
     from hpcjet.preflight import find_lab
     from hpcjet.slurm.submission import cancel
     from hpcjet.start import read_submission, stored_config
+    from hpcjet.sweep.command import cancel_sweep, sweep_of
 
+    if sweep := sweep_of(arguments.run, arguments.root):
+        number = cancel_sweep(sweep)
+        told = {"sweep": str(sweep), "cancelled": number}
+        text = f"cancelled: {number} points were queued or running; go on with: hpcjet sweep {sweep} --resume"
+        print(json.dumps(told) if arguments.json else text)
+        return EXIT_OK
     run = _find(arguments)
     submission = read_submission(run)
     if submission is None:
