@@ -20,7 +20,7 @@ from omegaconf.errors import (
 )
 
 from hpcjet.config.check import bad
-from hpcjet.config.files import blamed, choices, left_out, own_files, search_path
+from hpcjet.config.files import blamed, choices, left_out, own_files, refusals_explained, search_path
 from hpcjet.config.plain import escaped, first_line, nearest, to_config, unknown_key
 from hpcjet.config.root import SCHEMAS, LaunchConfig, register
 from hpcjet.errors import ConfigError
@@ -40,8 +40,8 @@ def compose(overrides: Sequence[str]) -> LaunchConfig:
 def composed(overrides: Sequence[str]) -> DictConfig:
     """Hydra's config, which may still lack values that must be given. Raises what Hydra raises."""
     register()
-    own_files(_chosen(overrides))
-    with initialize_config_dir(str(conf_dir().resolve()), version_base="1.3"):
+    files = own_files(_chosen(overrides))
+    with initialize_config_dir(str(conf_dir().resolve()), version_base="1.3"), refusals_explained(files):
         return hydra_compose("launch", overrides=[*search_path(), *(_with_plus(override) for override in overrides)])
 
 
@@ -121,8 +121,10 @@ def parse(overrides: Sequence[str]) -> "list[Override]":
 def _check_choice(parsed: "Override", override: str) -> None:
     """A group takes names of its files, or a mapping."""
     group = parsed.key_or_group
-    if group not in SCHEMAS or parsed.is_delete() or parsed.is_sweep_override():
+    if group not in SCHEMAS or parsed.is_sweep_override():
         return
+    if parsed.is_delete():
+        raise ConfigError(f"{override}: no run is without {group}; choose another: {', '.join(choices(group))}")
     if not isinstance(parsed.value(), str | dict):
         allowed = f"it must be one of {', '.join(choices(group))}"
         raise bad(group, override.partition("=")[2], allowed, f"set {group}=NAME")

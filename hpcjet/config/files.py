@@ -1,12 +1,14 @@
 """The files that can be chosen in a config group: the shipped ones, and the user's own beside them."""
 
+import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -92,13 +94,35 @@ def blamed(error: ConfigError, files: Sequence[OwnFile], given: Sequence[str]) -
 
     `given`: the overrides; a key that is among them is nobody else's fault.
     """
-    key = re.match(r"[\w.]*", str(error))[0]  # type: ignore[index]
-    if any(word.lstrip("+~").partition("=")[0] == key for word in given):
+    found = re.match(r"(.+?)(?:=| is not | has no )", str(error))
+    key = found[1] if found else ""
+    if any(_sets(word, key) for word in given):
         return error
     for file in files:
         if _has(file, key):
             return ConfigError(f"{file.path}: {error}")
+    unasked = not re.fullmatch(r"\w+(\.\w+)*", key) or " is not a key: " in str(error)
+    if files and unasked and not any(str(file.path) in str(error) for file in files):
+        return ConfigError(f"{_all_of(files)}: {error}")
     return error
+
+
+@contextlib.contextmanager
+def refusals_explained(files: Sequence[OwnFile]) -> Iterator[None]:
+    """Within the block what Hydra does not explain itself, such as an odd `# @package` line, names the user's files."""
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException):
+        raise
+    except (AssertionError, TypeError, ValueError) as error:
+        if not files or isinstance(error, ConfigError):
+            raise
+        reason = first_line(error) or "look at its first line and its defaults"
+        raise ConfigError(f"{_all_of(files)}: Hydra cannot use it: {reason}") from None
+
+
+def _all_of(files: Sequence[OwnFile]) -> str:
+    return " or ".join(dict.fromkeys(str(file.path) for file in files))
 
 
 def _own_folder() -> Path | None:
@@ -193,6 +217,12 @@ def _place(error: yaml.MarkedYAMLError, text: str) -> str:
     if re.match(r" *\t", line):
         return f"line {mark.line + 1} is indented with a tab; use spaces"
     return f"line {mark.line + 1} is not valid YAML: {error.problem}"
+
+
+def _sets(word: str, key: str) -> bool:
+    """Whether an override gives this key a value, by itself or within a mapping."""
+    name, _, value = word.lstrip("+~").partition("=")
+    return name == key or (value.startswith("{") and key.startswith(f"{name}."))
 
 
 def _has(file: OwnFile, key: str) -> bool:

@@ -228,6 +228,10 @@ MISTAKES: dict[str, tuple[str | bytes, str]] = {
         "write the keys without `cluster:` in front of them, at the left margin",
     ),
     "not UTF-8": (b"defaults: [slurm]\npartition: \xe9\n", "it is not UTF-8 text; save it as UTF-8"),
+    "odd key": ("defaults: [slurm]\npar tition: x\n", "cluster.par tition is not a key"),
+    "odd package": ("# @package\ndefaults: [slurm]\n", "Hydra cannot use it: Expected header format"),
+    "odd default": ("defaults:\n  - slurm\n  -\n", "Hydra cannot use it: Unsupported type in defaults"),
+    "chosen twice": ("defaults:\n  - slurm\n  - /engine: openai\n", "cluster.engine is not a key"),
     "control character": ("defaults: [slurm]\npartition: \x07\n", "it is not valid YAML"),
 }
 
