@@ -26,6 +26,8 @@ REQUEUE_S = 20.0
 """For Slurm to end a job that was interrupted, or to queue it again."""
 OUTPUT_S = 0.25
 """Between two looks at what the program has printed."""
+LAST_WORD_BYTES = 64 * 1024
+"""With less space left a run cannot say how it ended."""
 LATE_S = 2.0
 """For the first output of a program to get here after its end."""
 
@@ -159,7 +161,15 @@ def _vanished(run: RunDir, submission: Submission, job: JobState) -> RunState:
     logs = sorted(run.submit_folder.glob(f"{submission.job_id}_*_log.*"), key=os.path.getmtime)
     shown = f"; {logs[-1]} ends with:\n{tail(logs[-1])}" if logs else ""
     what = f"Slurm job {submission.job_id}" if submission.cluster == "slurm" else "the local job"
-    return RunState(Phase.failed, exit_code=EXIT_CLUSTER, reason=f"{what} ended ({job.state}) without a word{shown}")
+    full = f" (no space is left in {run})" if _is_full(run) else ""
+    reason = f"{what} ended ({job.state}) without a word{full}{shown}"
+    return RunState(Phase.failed, exit_code=EXIT_CLUSTER, reason=reason)
+
+
+def _is_full(run: RunDir) -> bool:
+    """Whether the nodes could not have written their last word."""
+    disk = os.statvfs(run.path)
+    return disk.f_bavail * disk.f_frsize < LAST_WORD_BYTES
 
 
 def _text(run: RunDir, state: RunState | None, job: JobState, *, at_work: bool) -> str:
