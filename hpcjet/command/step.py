@@ -11,7 +11,11 @@ from hpcjet.command.process import Group, signal_group
 CALL_TIMEOUT_S = 5.0
 FAILED_RANK = re.compile(
     r"srun: error: \S+: tasks? [\d,\[\]-]+: (?:Exited with exit code (?P<code>\d+)|(?P<how>[A-Z][A-Za-z /]+))"
+    r"|application called MPI_Abort\(.*?, (?P<mpich>-?\d+)\)"
+    r"|MPI_ABORT was invoked on rank .{0,300}?(?:with errorcode|Errorcode:) (?P<openmpi>-?\d+)",
+    re.DOTALL,
 )
+"""What srun says of a rank, and MPICH and Open MPI of one that aborts: all ranks are killed then, itself too."""
 
 
 class Step(Group):
@@ -44,15 +48,15 @@ class Step(Group):
 
 
 def first_bad_code(output: str) -> int | None:
-    """The exit code of the rank that failed first, from what srun says of each; 128+N for signal N.
+    """The exit code of the rank that failed first, from what srun and MPI say of each; 128+N for signal N.
 
     srun ends the others when one fails, and itself with the highest code of all, which may be that of a rank that it
     ended.
     """
     if not (failed := FAILED_RANK.search(output)):
         return None
-    if failed["code"]:
-        return int(failed["code"])
+    if number := failed["code"] or failed["mpich"] or failed["openmpi"]:
+        return int(number) & 0xFF or 1
     names = {signal.strsignal(each): 128 + each for each in signal.valid_signals()}
     return names.get(failed["how"].strip())
 

@@ -101,6 +101,13 @@ def test_the_rank_that_fails_first_ends_the_others(login: Login, folder: Path) -
     assert time.monotonic() - begin < 30
 
 
+def test_a_python_rank_that_fails_under_mpi4py_ends_the_others(login: Login, python: Path, folder: Path) -> None:
+    code = "import sys; from mpi4py import MPI; w = MPI.COMM_WORLD; w.rank == 1 and sys.exit(7); w.barrier()"
+    words = ["exp.mpi=pmi2", f"exp.python={python}", f"run.root={folder}/runs"]
+    done = login.launch("+exp=mpi", *NODES, *words, "--", "python", "-m", "mpi4py", "-c", code)
+    assert done.code == 7, done.output
+
+
 def test_ranks_that_are_cancelled_may_save_their_work(lab: Lab, login: Login, folder: Path) -> None:
     (folder / "waits.py").write_text(WAITS)
     words = ["exp.ranks_per_node=1", f"exp.workdir={folder}", f"run.root={folder}/runs"]

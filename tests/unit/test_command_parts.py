@@ -111,6 +111,25 @@ def test_words_behind_two_dashes_are_the_command(empty_folder: Path, capsys: pyt
     assert "it is a key of exp=ray and exp=mpi and exp=torchrun" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("given", "command"),
+    [
+        ("exp.command=python a.py", "python a.py"),
+        ("exp.command='python a.py x=1'", "python a.py x=1"),
+        (
+            "exp.command=cd src && python a.py | tee 'out 1.txt' > $HOME/x",
+            "cd src && python a.py | tee 'out 1.txt' > $HOME/x",
+        ),
+        ('exp.command=echo "${A}" || true', 'echo "${A}" || true'),
+    ],
+    ids=["plain", "quoted for Hydra", "a pipe", "braces"],
+)
+def test_a_line_for_bash_needs_no_quotes_of_hydras(given: str, command: str) -> None:
+    words, program = launch.apart(["+exp=ray", given])
+    config = compose([*words, *program])
+    assert getattr(config.exp, "command") == command  # noqa: B009
+
+
 def test_a_job_has_one_run_directory_also_after_a_requeue(
     empty_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -362,10 +381,17 @@ def test_on_one_machine_there_is_no_srun(tmp_path: Path, monkeypatch: pytest.Mon
         ),
         ("srun: error: n1: task 1: Killed\nsrun: error: n2: task 2: Exited with exit code 9\n", 137),
         ("srun: error: n1: task 1: Aborted (core dumped)\n", 134),
+        (
+            "Abort(7) on node 1 (rank 1 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 7) - process 1\n"
+            "srun: error: n1: tasks 0-1: Killed\n",
+            7,
+        ),
+        ("MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD\n  Proc: [[1,2],3]\n  Errorcode: 9\n", 9),
+        ("MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD\nwith errorcode 256.\n", 1),
         ("srun: error: Unable to create step for job 7: Requested nodes are busy\n", None),
         ("", None),
     ],
-    ids=["exit code", "signal", "killed first", "core", "no rank", "nothing"],
+    ids=["exit code", "signal", "killed first", "core", "MPICH", "Open MPI 5", "Open MPI 4", "no rank", "nothing"],
 )
 def test_the_code_of_the_rank_that_failed_first(said: str, code: int | None, tmp_path: Path) -> None:
     assert first_bad_code(said) == code
