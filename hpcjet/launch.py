@@ -1,5 +1,6 @@
 """python -m hpcjet.launch: compose, check, plan, submit, follow."""
 
+import errno
 import logging
 import os
 import shlex
@@ -13,7 +14,7 @@ from hpcjet.config.compose import compose, override, parse
 from hpcjet.config.files import choices
 from hpcjet.config.plain import to_dict
 from hpcjet.config.root import SCHEMAS, LaunchConfig
-from hpcjet.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, HpcjetError
+from hpcjet.errors import EXIT_CLUSTER, EXIT_INTERRUPTED, EXIT_OK, ConfigError, HpcjetError
 from hpcjet.paths import templates_dir
 
 USAGE = """\
@@ -53,6 +54,7 @@ Exit codes: 0 done, 1 the workload failed, 2 the request was wrong,
 """
 
 MULTIRUN = frozenset({"-m", "--multirun"})
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -71,12 +73,17 @@ def run_command(command: Callable[[], int]) -> int:
     except HpcjetError as error:
         print(f"hpcjet: {error}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
     except BrokenPipeError:
         # The reader, such as head, has seen enough. What is left in the buffer goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        print(f"hpcjet: {error}; free some space, or choose another place: run.root=FOLDER", file=sys.stderr)
+        return EXIT_CLUSTER
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
 
 
 def _command(given: list[str]) -> int:
