@@ -177,7 +177,7 @@ def start_work(login: Login, folder: Path, *overrides: str) -> AtWork:
     """Launch it; it need not be at work yet."""
     (folder / "work.sh").write_text(WORK.format(folder=folder))
     command = f"exp.command='bash {folder}/work.sh'"
-    return AtWork(login, folder, login.start("+exp=ray", command, "cluster=lab", *overrides, f"run.root={folder}/runs"))
+    return AtWork(login, folder, login.start("+exp=ray", command, "cluster=lab", f"run.root={folder}/runs", *overrides))
 
 
 def events(run: RunDir) -> list[dict[str, Any]]:
