@@ -29,6 +29,7 @@ between them: sandboxes, shared files, network and speed, ports, GPUs, Ray,
 limits, clocks. Each line of the report says ok, warn or FAIL, and what to do.
 """
 EPILOG = """\
+examples:
   hpcjet doctor                                     this machine
   hpcjet doctor cluster=slurm cluster.account=abc123
   hpcjet doctor cluster=slurm cluster.partition=gpu cluster.gpus_per_node=4
@@ -199,7 +200,8 @@ class Checkup:
             return EXIT_OK if code is None else code
         examined = read_answers(self.run)
         if not examined.nodes:
-            line = job.ended(read_state(self.run.state), code, examined.said, run=str(self.run))
+            said = examined.said or last_words(self.run)
+            line = job.ended(read_state(self.run.state), code, said, run=str(self.run))
             self.sections.append(Section("nodes", (line,)))
             return EXIT_OK
         self._hosts = examined.hosts
@@ -272,6 +274,15 @@ def read_answers(run: "RunDir") -> "Examined":
             break
         time.sleep(0.1)
     return Examined(tuple(step["hosts"]), found, lost=tuple(step["lost"]), said=step["said"])
+
+
+def last_words(run: "RunDir") -> str:
+    """The first complaint in what the job printed: later ones are about its end."""
+    for log in sorted(run.submit_folder.glob("*_log.*")):
+        for line in log.read_text(errors="replace").splitlines():
+            if "error" in line.lower():
+                return line.strip()
+    return ""
 
 
 def _read(folder: Path, name: str) -> "Facts | None":

@@ -48,7 +48,9 @@ def verdict(sections: Sequence[Section], overrides: Sequence[str]) -> str:
     if warned:
         what = f"It works; {warned} warning{'s' if warned > 1 else ''} above may matter to you."
     launch = "  python -m hpcjet.launch +exp={} {}"
-    runs = [launch.format(exp, words).rstrip() for exp in ("noop", "swe")]
+    # Keys of the doctor's own are unknown to others.
+    others = " ".join(quoted(override) for override in overrides if not override.lstrip("+~").startswith("exp."))
+    runs = [launch.format(exp, others).rstrip() for exp in ("noop", "swe")]
     return "\n".join([*textwrap.wrap(f"{what} Next, a run that only starts Ray, then agents:", WIDTH), *runs])
 
 

@@ -9,7 +9,7 @@ from hpcjet.doctor.line import Facts, Level, Line, fail, ok, warn
 from hpcjet.doctor.node import SUBJECTS
 
 NODES, BETWEEN = "nodes", "between the nodes"
-FEW = 3
+FEW = 1
 """Pairs of nodes that have a line each, though all is well."""
 
 

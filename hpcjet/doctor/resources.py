@@ -34,7 +34,7 @@ def assess(facts: Facts) -> list[Line]:
         what, _, do = facts["refused"].rpartition(": ")
         return [fail(SUBJECT, what, do)]
     controlled = f"control groups v{facts['cgroup']}" if facts["cgroup"] else "no control groups"
-    text = f"{facts['cpus']} CPUs, {size(facts['memory'])}, {controlled}"
+    text = f"{facts['cpus']} CPU{'s' if facts['cpus'] > 1 else ''}, {size(facts['memory'])}, {controlled}"
     lines = []
     for warning in facts["warnings"]:
         what, _, do = warning.rpartition("; ")
@@ -42,7 +42,9 @@ def assess(facts: Facts) -> list[Line]:
     if facts["memory"] < LEAST_MEMORY:
         lines.append(warn(SUBJECT, f"{text}: little for Ray and a workload", "ask for more: cluster.mem_gb=8"))
     if facts["cpus"] == 1:
-        lines.append(warn(SUBJECT, f"{text}: one CPU", "ask for more: cluster.cpus_per_node=N, or exclusive=true"))
+        lines.append(
+            warn(SUBJECT, f"{text}: Ray itself wants one", "ask for more: cluster.cpus_per_node=N, or exclusive=true")
+        )
     return lines or [ok(SUBJECT, text)]
 
 

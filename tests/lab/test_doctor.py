@@ -39,9 +39,9 @@ def test_two_nodes_that_are_well(lab: Lab, login: Login) -> None:
     done = examine(login)
     assert done.code == 0, done.output
     lines = lines_of(done)
-    # What the machine under the lab allows, such as few open files, may be worth a warning.
+    # What the machine under the lab allows, such as few open files or little time, may be worth a warning.
     ill = {subject for subject, found in lines.items() if any(line["level"] != "ok" for line in found)}
-    assert ill <= {"limits", "job end", "temp folder", "CPUs, memory", "/dev/shm"}, done.output
+    assert ill <= {"limits", "job end", "temp folder", "CPUs, memory", "/dev/shm", "all-reduce"}, done.output
     assert set(lines) >= {"commands", "runs", "Slurm", "preemption", "job arrays", "partition", "accounting", "MPI"}
     assert set(lines) >= {"sandboxes", "GPUs", "interface", "ports", "temp folder", "Ray", "Slurm there", "proxies"}
     assert "n1 (10.77.0.11:" in lines["ports"][1]["text"] and "reach each other" in lines["ports"][1]["text"]
@@ -98,6 +98,8 @@ def test_a_job_that_slurm_refuses_or_does_not_start(lab: Lab, login: Login, tmp_
     refused = examine(login, "cluster.account=nobodys")
     assert refused.code == 3 and "FAIL  job           not submitted: " in refused.output, refused.output
     assert "ok    commands" in refused.output, "what can be seen from here is told all the same"
+    early = examine(login, "cluster.python=/nowhere/python")
+    assert early.code == 3 and "/nowhere/python: No such file or directory" in " ".join(early.output.split())
     # Tomorrow is soon enough.
     waiting = examine(login, "+cluster.sbatch.begin=now+1day", "--wait", "1")
     assert waiting.code == 3 and "still in the queue after 1 s (BeginTime); cancelled" in waiting.output

@@ -190,6 +190,7 @@ def test_a_stranger_does_not_get_into_the_ring() -> None:
     [
         (0.016, 10_000, "ok", "16 MiB over 2 nodes: 1.05 GB/s (plain TCP, as there is no torch)"),
         (0.2, 1_000, "ok", "0.08 GB/s"),
+        (0.1, 200_000, "ok", "0.17 GB/s"),
         (1.6, 200_000, "warn", "0.01 GB/s (plain TCP, as there is no torch); the interface says 200 Gbit/s"),
         (1.6, None, "warn", "slow for a cluster"),
     ],

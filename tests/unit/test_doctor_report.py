@@ -197,6 +197,8 @@ def test_next_commands_can_be_pasted() -> None:
         colour=False,
     )
     assert """python -m hpcjet.launch +exp=noop cluster=slurm "cluster.setup=['module load x']\"""" in text
+    text = render([Section("x", (ok("a", "b"),))], hosts=(), overrides=["exp.transfer_mb=1"], colour=False)
+    assert "transfer_mb" not in text, "a key of the doctor's own"
     for word in ("~cluster.env", "cluster.setup=['echo $HOME']", 'run.root="a b"', "a='b\"c'"):
         assert shlex.split(quoted(word)) == [word]
 
