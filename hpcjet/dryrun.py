@@ -1,26 +1,43 @@
-"""What a dry run prints: the node plan, the cost, the script, the next command. Pure, and needs no Slurm."""
+"""What a dry run prints: the node plan, the cost, what Slurm says of it, the script, the next command."""
 
 import shlex
 from collections.abc import Sequence
 
 from hpcjet.config.cluster import SlurmConfig
 from hpcjet.config.root import LaunchConfig
-from hpcjet.plan import Plan, cost
+from hpcjet.plan import Defaults, Plan, cost
+from hpcjet.preflight import Forecast, forecast
 from hpcjet.slurm.script import render, submitit_command
 
 
 def dry_run_text(plan: Plan, config: LaunchConfig, overrides: Sequence[str]) -> str:
-    """The whole page, for a terminal of 80 columns or a file."""
-    parts = [_nodes(plan), _cost(plan), f"run directory\n  {plan.run}"]
+    """The whole page, for a terminal of 80 columns or a file. Slurm is asked if it is there, and need not be."""
+    script = None
     if isinstance(config.cluster, SlurmConfig):
         folder = plan.run.submit_folder
         script = render(plan, config.cluster, folder=folder, command=submitit_command(plan, folder))
+    return page(plan, overrides, script=script, said=forecast(config, script) if script else Forecast())
+
+
+def page(plan: Plan, overrides: Sequence[str], *, script: str | None, said: Forecast) -> str:
+    """The page from its parts. Pure; `script` is None on this machine."""
+    parts = [_nodes(plan), _cost(plan, said.defaults)]
+    if said.version:
+        parts.append(f"Slurm {said.version} here\n" + "\n".join(f"  {line}" for line in _verdict(said)))
+    parts.append(f"run directory\n  {plan.run}")
+    if script:
         parts.append("script\n" + "".join(f"  {line}\n" for line in script.splitlines()).rstrip())
     else:
         parts.append(f"command on this machine\n  {submitit_command(plan, plan.run.submit_folder)}")
     again = [word for word in overrides if not word.startswith("dry_run=")]
     parts.append(f"next\n  {shlex.join(['python', '-m', 'hpcjet.launch', *again])}")
     return "\n\n".join(parts) + "\n"
+
+
+def _verdict(said: Forecast) -> list[str]:
+    if said.problems:
+        return [f"would not start: {problem}" for problem in said.problems]
+    return [f"expected start: {said.expected.text() if said.expected else 'not known'}"]
 
 
 def _nodes(plan: Plan) -> str:
@@ -38,10 +55,10 @@ def _nodes(plan: Plan) -> str:
     )
 
 
-def _cost(plan: Plan) -> str:
+def _cost(plan: Plan, defaults: Defaults) -> str:
     if plan.cluster == "local":
         return "cost at most\n  nothing is charged on this machine"
-    most = cost(plan)
+    most = cost(plan, defaults)
     shown = [
         f"{hours:g} {unit}" if hours is not None else f"{unit}: the site's default decides"
         for hours, unit in (

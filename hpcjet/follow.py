@@ -26,6 +26,8 @@ REQUEUE_S = 20.0
 """For Slurm to end a job that was interrupted, or to queue it again."""
 OUTPUT_S = 0.25
 """Between two looks at what the program has printed."""
+SOON_S = 60.0
+"""A start that is nearer is no news."""
 LAST_WORD_BYTES = 64 * 1024
 """With less space left a run cannot say how it ended."""
 LATE_S = 2.0
@@ -174,7 +176,7 @@ def _is_full(run: RunDir) -> bool:
 
 def _text(run: RunDir, state: RunState | None, job: JobState, *, at_work: bool) -> str:
     if job.stage is Stage.pending:
-        return f"queued ({job.reason})"
+        return f"queued ({job.reason}){_expected(job)}"
     if progress := _progress(run):
         return progress_text(progress)
     if job.stage is Stage.unknown:
@@ -182,6 +184,13 @@ def _text(run: RunDir, state: RunState | None, job: JobState, *, at_work: bool) 
     if at_work:
         return AT_WORK
     return "starting the cluster" if state and state.phase is Phase.running else "starting"
+
+
+def _expected(job: JobState) -> str:
+    """When Slurm has planned to start it."""
+    if job.expected_start is None or job.expected_start < time.time() + SOON_S:
+        return ""
+    return time.strftime(", expected to start on %Y-%m-%d at %H:%M", time.localtime(job.expected_start))
 
 
 def _progress(run: RunDir) -> dict[str, Any] | None:

@@ -144,17 +144,40 @@ class Cost:
     gpu_hours: float | None
 
 
-def cost(plan: Plan) -> Cost:
-    """Time limit times what is asked for."""
-    if plan.time_min is None:
+@dataclass(frozen=True)
+class Defaults:
+    """What the site gives where a plan is silent; None where nobody knows."""
+
+    time_min: float | None = None
+    cpus_per_node: int | None = None
+    gpus_per_node: int | None = None
+    whole_nodes: bool = False
+    """Nodes are charged as a whole, whatever is asked for."""
+
+
+def cost(plan: Plan, defaults: Defaults | None = None) -> Cost:
+    """Time limit times what is asked for, or what the site gives without being asked."""
+    site = defaults or Defaults()
+    time_min = plan.time_min if plan.time_min is not None else site.time_min
+    if time_min is None:
         return Cost(None, None, None)
-    hours = plan.time_min / 60
-    cpus = [group.nodes * group.cpus for group in plan.groups if group.cpus is not None]
+    hours = time_min / 60
+    cpus = [_charged(group.cpus, site.cpus_per_node, whole=site.whole_nodes) for group in plan.groups]
+    gpus = [_charged(group.gpus, site.gpus_per_node, whole=site.whole_nodes) or 0 for group in plan.groups]
+    known = [number for number in cpus if number is not None]
     return Cost(
         node_hours=plan.num_nodes * hours,
-        cpu_hours=sum(cpus) * hours if len(cpus) == len(plan.groups) else None,
-        gpu_hours=sum(group.nodes * (group.gpus or 0) for group in plan.groups) * hours,
+        cpu_hours=_hours(plan, known, hours) if len(known) == len(cpus) else None,
+        gpu_hours=_hours(plan, gpus, hours),
     )
+
+
+def _charged(asked: int | None, given: int | None, *, whole: bool) -> int | None:
+    return given if asked is None or (whole and given is not None) else asked
+
+
+def _hours(plan: Plan, per_node: list[int], hours: float) -> float:
+    return sum(group.nodes * number for group, number in zip(plan.groups, per_node, strict=True)) * hours
 
 
 def signal_delay_s(cluster: SlurmConfig) -> int:

@@ -1,15 +1,20 @@
 """Checks before anything is submitted: is there the Slurm that the request needs?"""
 
+import contextlib
 import os
 import shutil
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcjet.config.cluster import LabConfig, SlurmConfig
 from hpcjet.config.root import LaunchConfig
-from hpcjet.errors import ConfigError, LabError, SubmitError
+from hpcjet.errors import LabError, SubmitError
 from hpcjet.lab.layout import resolve_layout
-from hpcjet.slurm.query import partitions
+from hpcjet.plan import Defaults
+from hpcjet.slurm.expected import Expected, expected_start
+from hpcjet.slurm.limits import site
+from hpcjet.slurm.request import check_request, defaults, problems
 
 
 def find_lab(config: LaunchConfig) -> None:
@@ -32,8 +37,11 @@ def become_lab_user(config: LaunchConfig) -> None:
         run_as_lab_user([*program, *sys.argv[1:]])
 
 
-def check_slurm(config: LaunchConfig) -> None:
-    """Raises SubmitError without Slurm's commands, ConfigError for a partition that the cluster does not have."""
+def check_slurm(config: LaunchConfig, *, array: int | None = None) -> None:
+    """Compare the request with what the cluster has and allows; `array` is the number of elements of a job array.
+
+    Raises SubmitError without Slurm's commands, ConfigError for what could never start, with the nearest that could.
+    """
     cluster = config.cluster
     if not isinstance(cluster, SlurmConfig):
         return
@@ -42,10 +50,35 @@ def check_slurm(config: LaunchConfig) -> None:
             "sbatch is not on PATH: this is no login node of a Slurm cluster, or its module is not loaded; "
             "dry_run=true shows the job without Slurm"
         )
-    there = partitions()
-    if cluster.partition and there is not None:
-        for wanted in cluster.partition.split(","):
-            if wanted not in there:
-                raise ConfigError(
-                    f"cluster.partition={wanted} does not exist on this cluster: choose one of {', '.join(there)}"
-                )
+    there = site()
+    if there is not None:
+        check_request(cluster, there, array=array)
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What Slurm says of a request before it is submitted; empty where there is no Slurm."""
+
+    version: str = ""
+    defaults: Defaults = field(default_factory=Defaults)
+    problems: tuple[str, ...] = ()
+    expected: Expected | None = None
+
+
+def forecast(config: LaunchConfig, script: str) -> Forecast:
+    """What a Slurm that is there says of a dry run; nothing where there is none. It never raises."""
+    cluster = config.cluster
+    if not isinstance(cluster, SlurmConfig) or shutil.which("sbatch") is None:
+        return Forecast()
+    with contextlib.suppress(LabError):
+        find_lab(config)
+    there = site()
+    if there is None:
+        return Forecast()
+    found = tuple(problems(cluster, there))
+    return Forecast(
+        version=there.version,
+        defaults=defaults(cluster, there),
+        problems=found,
+        expected=None if found else expected_start(script),
+    )

@@ -180,7 +180,7 @@ def _submit(config: LaunchConfig, run: RunDir) -> Submission:
         write_state(run.state, RunState(Phase.submitted))
         try:
             submission = submit(plan, config, NodeAgent(run.plan))
-        except SubmitError as error:
+        except (SubmitError, ConfigError) as error:
             write_state(run.state, RunState(Phase.failed, exit_code=error.exit_code, reason=str(error)))
             raise
         atomic_write(run.submission, json.dumps(asdict(submission)))

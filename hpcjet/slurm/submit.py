@@ -1,37 +1,69 @@
 """Hand a plan to submitit: to Slurm, or to this machine, under one call."""
 
 import contextlib
+import json
+import os
 import re
+import secrets
 import shlex
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from hpcjet.config.cluster import SlurmConfig
 from hpcjet.config.root import LaunchConfig
-from hpcjet.errors import SubmitError
+from hpcjet.errors import ConfigError
 from hpcjet.plan import Plan
+from hpcjet.rundir import atomic_write
+from hpcjet.slurm.jobid import JobId
+from hpcjet.slurm.sbatch import sbatch
 from hpcjet.slurm.script import finished, settings
 from hpcjet.slurm.submission import Submission
 
 
 def submit(plan: Plan, config: LaunchConfig, agent: Callable[[], int]) -> Submission:
-    """Submit the node agent of a plan. Raises SubmitError with what Slurm said."""
+    """Submit the node agent of a plan. Raises SubmitError or ConfigError with what Slurm said."""
     if isinstance(config.cluster, SlurmConfig):
         return _submit_slurm(plan, config.cluster, agent)
     return _submit_local(plan, agent)
 
 
 def _submit_slurm(plan: Plan, cluster: SlurmConfig, agent: Callable[[], int]) -> Submission:
-    executor = _slurm_executor(plan, cluster)
+    token, look_first = _token(plan)
+    executor = _slurm_executor(plan, token=token, look_first=look_first)
     executor.update_parameters(**settings(plan, cluster))
+    now = time.time()
     try:
-        job = executor.submit(agent)
-    except _failures() as error:
-        raise _refused(plan, str(error)) from None
-    return Submission("slurm", job.job_id)
+        executor.submit(agent)
+    except ConfigError:
+        # Nothing was taken, and nothing needs to be looked for next time.
+        (plan.run.submit_folder / "token").unlink()
+        raise
+    job: JobId = executor.job
+    return Submission("slurm", job.number, slurm_cluster=job.cluster, token=token, submitted=now, uid=os.getuid())
+
+
+def _token(plan: Plan) -> tuple[str, bool]:
+    """The token of this submission, and whether an earlier launch used it and did not live to hear of its job."""
+    file = plan.run.submit_folder / "token"
+    with contextlib.suppress(FileNotFoundError):
+        last = file.read_text()
+        if last and last != _submitted_token(plan):
+            return last, True
+    token = f"hpcjet-{re.sub('[^A-Za-z0-9_.-]', '-', plan.run.path.name)}-{secrets.token_hex(4)}"
+    file.parent.mkdir(exist_ok=True)
+    atomic_write(file, token)
+    return token, False
+
+
+def _submitted_token(plan: Plan) -> str:
+    """That of the last submission that is recorded."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        return str(json.loads(plan.run.submission.read_text()).get("token", ""))
+    return ""
 
 
 def _submit_local(plan: Plan, agent: Callable[[], int]) -> Submission:
@@ -56,11 +88,13 @@ def _untouched_by_the_terminal() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _slurm_executor(plan: Plan, cluster: SlurmConfig) -> Any:
+def _slurm_executor(plan: Plan, *, token: str, look_first: bool) -> Any:
     from submitit import SlurmExecutor
 
     class Executor(SlurmExecutor):
-        """submitit's; sbatch's answer cannot be misread, and options that are left to the site are not written."""
+        """submitit's; it submits exactly once, and options that are left to the site are not written."""
+
+        job: JobId
 
         @classmethod
         def affinity(cls) -> int:
@@ -72,36 +106,15 @@ def _slurm_executor(plan: Plan, cluster: SlurmConfig) -> Any:
             return text
 
         def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-            return ["sbatch", "--parsable", str(submission_file_path)]
+            """What submitit runs: the job is in the queue already, and this says its number in submitit's words."""
+            self.job = sbatch(plan.run.job, token=token, look_first=look_first)
+            return ["echo", self.job.number]
 
         @staticmethod
         def _get_job_id_from_submission_command(string: bytes | str) -> str:
-            return read_job_id(string if isinstance(string, str) else string.decode(errors="replace"))
+            return (string if isinstance(string, str) else string.decode()).strip()
 
     return Executor(plan.run.submit_folder, python=shlex.quote(plan.python))
-
-
-def read_job_id(answer: str) -> str:
-    """The job id in the answer of `sbatch --parsable`: the last line that is an id, with or without `;cluster`.
-
-    Sites print banners around it. Raises SubmitError if there is none.
-    """
-    for line in reversed(answer.splitlines()):
-        if match := re.fullmatch(r"\s*(\d+)(?:;\S+)?\s*", line):
-            return match[1]
-    raise SubmitError(f"sbatch answered without a job id: {answer.strip()!r}; see squeue --me for whether it is queued")
-
-
-def _refused(plan: Plan, text: str) -> SubmitError:
-    reason = next((line for line in reversed(text.strip().splitlines()) if "error" in line.lower()), text.strip())
-    return SubmitError(f"Slurm refused the job: {reason.strip()} (script: {plan.run.job}; try dry_run=true to see it)")
-
-
-def _failures() -> tuple[type[Exception], ...]:
-    """What submitit raises, with the text that sbatch printed: the name of the first is misleading."""
-    from submitit.core.utils import FailedJobError, FailedSubmissionError
-
-    return FailedJobError, FailedSubmissionError
 
 
 def interpreter() -> str:

@@ -28,3 +28,23 @@ def stub(folder: Path, name: str, *, says: str = "", error: str = "", code: int 
 def argv(folder: Path, name: str) -> list[str]:
     """What a stub was called with last."""
     return (folder / f"{name}.argv").read_text().splitlines()
+
+
+def calls(folder: Path, name: str) -> list[list[str]]:
+    """All calls of a stub that notes them: see `noted`."""
+    file = folder / f"{name}.calls"
+    return [line.split("\x1f")[:-1] for line in file.read_text().split("\x1e\n")[:-1]] if file.exists() else []
+
+
+def noted(folder: Path, name: str) -> str:
+    """A shell line for a stub: every call is kept, not only the last."""
+    return f"{{ printf '%s\\x1f' \"$@\"; printf '\\x1e\\n'; }} >> {shlex.quote(str(folder / name))}.calls"
+
+
+def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The waits of a submission and of a question, shortened."""
+    from hpcjet.slurm import query, sbatch
+
+    monkeypatch.setattr(sbatch, "PAUSES_S", (0.01, 0.02))
+    monkeypatch.setattr(sbatch, "SETTLE_S", 0.01)
+    monkeypatch.setattr(query, "CONFIRM_S", 0.01)

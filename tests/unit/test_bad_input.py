@@ -151,7 +151,7 @@ def test_a_partition_that_is_not_there(
 ) -> None:
     folder = on_path(tmp_path / "slurm", monkeypatch)
     stub(folder, "sbatch")
-    stub(folder, "sinfo", says="gpu\nbatch\n")
+    stub(folder, "sinfo", says="gpu|2|8|16000|gpu:4|(null)|n[1-2]\nbatch|4|8|16000|(null)|(null)|n[1-4]\n")
     words = ["+exp=noop", "cluster=slurm", "cluster.partition='batch,huge'"]
     assert "cluster.partition=huge does not exist on this cluster: choose one of batch, gpu" in said(words, capsys)
     assert not (folder / "sbatch.argv").exists() and not (tmp_path / "runs").exists()
@@ -172,7 +172,7 @@ def test_a_refused_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: p
     with pytest.raises(SystemExit) as ended:
         main(["+exp=noop", "cluster=slurm", "cluster.account=nobody"])
     printed = capfd.readouterr().err
-    assert ended.value.code == 3 and "Traceback" not in printed
+    assert ended.value.code == 2 and "Traceback" not in printed
     assert "hpcjet: Slurm refused the job: sbatch: error: Batch job submission failed: Invalid account" in printed
     [state] = (tmp_path / "runs").glob("noop/*/state.json")
     assert json.loads(state.read_text())["phase"] == "failed"

@@ -19,11 +19,11 @@ from hpcjet.config.cluster import SlurmConfig
 from hpcjet.config.compose import compose
 from hpcjet.config.root import LaunchConfig
 from hpcjet.dryrun import dry_run_text
-from hpcjet.errors import ConfigError, SubmitError
+from hpcjet.errors import ConfigError
 from hpcjet.plan import Plan, make_plan
 from hpcjet.rundir import RunDir
 from hpcjet.slurm.script import finished, render, submitit_command
-from hpcjet.slurm.submit import read_job_id, submit
+from hpcjet.slurm.submit import submit
 
 GOLDEN = Path(__file__).parent / "golden"
 RUN = Path("/shared/runs/noop/20260102-030405-abcdef")
@@ -150,7 +150,7 @@ def test_what_is_submitted_is_what_the_dry_run_shows(words: list[str], slurm: Pa
     stub(slurm, "sbatch", says="4711;cluster\n", first=f'cp "$2" {slurm}/given')
     submission = submit(plan, config, NodeAgent(plan.run.plan))
     given, folder = (slurm / "given").read_bytes(), plan.run.submit_folder
-    assert (submission.cluster, submission.job_id) == ("slurm", "4711")
+    assert (submission.cluster, submission.job_id, submission.slurm_cluster) == ("slurm", "4711", "cluster")
     assert argv(slurm, "sbatch")[0] == "--parsable"
     assert given.decode() == render(plan, config.cluster, folder=folder, command=submitit_command(plan, folder))
     assert given == plan.run.job.read_bytes()
@@ -159,51 +159,3 @@ def test_what_is_submitted_is_what_the_dry_run_shows(words: list[str], slurm: Pa
     # submitit's own files: what it unpickles on the nodes must be there
     assert (folder / "4711_submitted.pkl").exists()
     assert not stat.S_IMODE((folder / "4711_submitted.pkl").stat().st_mode) & 0o002
-
-
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        ("sbatch: error: invalid partition: x\nsbatch: error: Batch job submission failed: Invalid partition\n",
-         "Slurm refused the job: sbatch: error: Batch job submission failed: Invalid partition"),
-        ("Socket timed out\n", "Slurm refused the job: .*Socket timed out"),
-    ],
-    ids=["refused", "no word of error"],
-)  # fmt: skip
-def test_a_refusal_is_told_in_slurms_words(error: str, said: str, slurm: Path, tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    plan, config = request(run=tmp_path / "run")
-    stub(slurm, "sbatch", error=error, code=1)
-    with pytest.raises(SubmitError, match=said) as caught:
-        submit(plan, config, NodeAgent(plan.run.plan))
-    assert str(plan.run.job) in str(caught.value) and plan.run.job.exists()
-
-
-def test_an_answer_without_an_id_is_told(slurm: Path, tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    plan, config = request(run=tmp_path / "run")
-    stub(slurm, "sbatch", says="Welcome to the cluster\n")
-    with pytest.raises(SubmitError, match="sbatch answered without a job id: 'Welcome to the cluster'; see squeue"):
-        submit(plan, config, NodeAgent(plan.run.plan))
-
-
-@pytest.mark.parametrize(
-    ("answer", "job_id"),
-    [
-        ("123\n", "123"),
-        ("123;foo\n", "123"),
-        ("sbatch: warning: job 9 may wait long\n124\n", "124"),
-        ("*** Welcome, 5 nodes are down ***\n125;alpha\nBye\n", "125"),
-        ("2026\n126\n", "126"),
-        ("  127 \n\n", "127"),
-    ],
-    ids=["id", "with cluster", "warning", "banner", "number before", "spaces"],
-)
-def test_job_ids(answer: str, job_id: str) -> None:
-    assert read_job_id(answer) == job_id
-
-
-@pytest.mark.parametrize("answer", ["", "Submitted batch job 9 on cluster x", "job 12", "12 13", "12;", "-5"])
-def test_what_is_no_job_id(answer: str) -> None:
-    with pytest.raises(SubmitError, match="without a job id"):
-        read_job_id(answer)
