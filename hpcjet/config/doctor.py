@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hpcjet.config.check import at_least
+from hpcjet.config.check import at_least, bad
 from hpcjet.config.exp import ExpConfig, OnNodeLoss
+
+MOST_MB = 1024
 
 
 @dataclass
@@ -26,3 +28,7 @@ class DoctorConfig(ExpConfig):
     def __post_init__(self) -> None:
         at_least("exp.timeout_s", self.timeout_s, 10)
         at_least("exp.transfer_mb", self.transfer_mb, 1)
+        if self.transfer_mb > MOST_MB:
+            raise bad(
+                "exp.transfer_mb", self.transfer_mb, f"it must be {MOST_MB} or less", f"set exp.transfer_mb={MOST_MB}"
+            )

@@ -113,7 +113,7 @@ def pair_lines(heads: Facts | None, facts: Facts, *, head: str, host: str, rank:
         return [*lines, fail(shared_files.SUBJECT, f"{host} saw nothing that {head} wrote", do)]
     if "files" in way:
         lines.append(shared_files.assess(host, head, way["files"]))
-    elif rank in there["met"]:
+    elif rank in there.get("met", []):
         lines.append(ok(shared_files.SUBJECT, f"{head} and {host} see what the other writes"))
     if "clock" in way:
         lines.append(clock.assess(host, head, way["clock"]))

@@ -163,6 +163,14 @@ def test_a_node_that_could_not_take_part() -> None:
     assert "n2: BootstrapError: no route" in section.lines[0].text and section.lines[0].level is Level.warn
 
 
+def test_a_head_that_told_nothing() -> None:
+    """The other node is reported all the same."""
+    found = examined(node(1))
+    assert [line.subject for line in missing_lines(found)] == ["answer"]
+    section = between_section(found)
+    assert {line.subject: line.level.value for line in section.lines}["ports"] == "fail"
+
+
 def test_of_many_nodes_that_are_well_one_is_shown() -> None:
     lines = [ok("clocks", f"n1 and n{number}: the same") for number in range(2, 33)]
     ill = warn("clocks", "n40 is 7.0 s ahead of n1", "set it")
@@ -211,7 +219,14 @@ def test_what_a_doctor_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = checkup.with_defaults(["cluster=slurm", "cluster.nodes=4", "cluster.time_min=30"]).cluster
     assert isinstance(cluster, SlurmConfig) and (cluster.nodes, cluster.time_min) == (4, 30)
     assert not checkup.with_defaults([]).exp.wants_ray
-    for wrong in ("dry_run=true", "submit=false", "follow=false", "+exp=noop", "cluster.nope=1"):
+    for wrong in (
+        "dry_run=true",
+        "submit=false",
+        "follow=false",
+        "+exp=noop",
+        "cluster.nope=1",
+        "exp.transfer_mb=1025",
+    ):
         with pytest.raises(ConfigError):
             checkup.with_defaults(["cluster=slurm", wrong])
 
