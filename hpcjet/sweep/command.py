@@ -93,7 +93,7 @@ def _list(arguments: argparse.Namespace) -> int:
             continue
         created = time.strftime("%Y-%m-%d %H:%M", time.localtime(about.created))
         found.append(
-            {"sweep": sweep.path.name, "created": created, "points": len(sweep.hashes()), "words": about.words}
+            {"sweep": sweep.path.name, "created": created, "points": len(sweep.hashes()), "line": " ".join(about.words)}
         )
     if arguments.json:
         print(json.dumps(found, indent=1))
