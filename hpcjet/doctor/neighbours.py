@@ -21,7 +21,8 @@ from hpcjet.doctor.reach import facts_of
 from hpcjet.rundir import atomic_write
 
 CONNECT_S = 5.0
-REDUCE_S = 30.0
+REDUCE_S = 60.0
+"""Most of it for the import of torch, where there is one."""
 MEET_S = 45.0
 """How long a node waits for the others: the looks at one may take long."""
 

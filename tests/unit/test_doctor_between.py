@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import secrets
 import socket
 import threading
@@ -157,6 +158,15 @@ def test_a_ring_of_processes_sums_up(count: int) -> None:
     for each in found:
         assert each["kind"] == "TCP" and each["seconds"] > 0, each
         assert each["bytes"] == pytest.approx(2**20, abs=8 * count)
+
+
+@pytest.mark.skipif(not allreduce.has_torch(), reason="torch is not installed")
+def test_gloo_sums_up() -> None:
+    with ThreadPoolExecutor(2) as pool:
+        env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+        found = list(pool.map(lambda part: allreduce.look(part, env), parts(2, torch=True, timeout_s=60.0)))
+    for each in found:
+        assert each["kind"] == "gloo" and each["bytes"] == 2**20 and each["seconds"] > 0, each
 
 
 def test_sums_of_lanes_and_a_sum_that_is_wrong() -> None:
