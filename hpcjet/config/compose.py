@@ -39,6 +39,9 @@ def compose(overrides: Sequence[str]) -> LaunchConfig:
 
 def composed(overrides: Sequence[str]) -> DictConfig:
     """Hydra's config, which may still lack values that must be given. Raises what Hydra raises."""
+    if not any(text.lstrip("+").startswith("exp=") for text in overrides):
+        # OmegaConf stumbles over keys of a group that was not chosen.
+        raise _not_chosen("exp")
     register()
     files = own_files(_chosen(overrides))
     with initialize_config_dir(str(conf_dir().resolve()), version_base="1.3"), refusals_explained(files):
@@ -121,10 +124,12 @@ def parse(overrides: Sequence[str]) -> "list[Override]":
 def _check_choice(parsed: "Override", override: str) -> None:
     """A group takes names of its files, or a mapping."""
     group = parsed.key_or_group
-    if group not in SCHEMAS or parsed.is_sweep_override():
+    if group not in SCHEMAS:
         return
     if parsed.is_delete():
         raise ConfigError(f"{override}: no run is without {group}; choose another: {', '.join(choices(group))}")
+    if parsed.is_sweep_override():
+        return
     if not isinstance(parsed.value(), str | dict):
         allowed = f"it must be one of {', '.join(choices(group))}"
         raise bad(group, override.partition("=")[2], allowed, f"set {group}=NAME")
@@ -182,8 +187,12 @@ def _see_help(key: str) -> str:
     return f"see python -m hpcjet.launch --help{f' {group}' if group in (*SCHEMAS, 'run', 'sweep') else ''}"
 
 
+def _not_chosen(group: str) -> ConfigError:
+    return ConfigError(f"{group} is not chosen: add +{group}=NAME, one of {', '.join(choices(group))}")
+
+
 def _missing(error: MissingMandatoryValue) -> ConfigError:
     key = error.full_key or ""
     if key in SCHEMAS:
-        return ConfigError(f"{key} is not chosen: add +{key}=NAME, one of {', '.join(choices(key))}")
+        return _not_chosen(key)
     return ConfigError(f"{key} has no value: set {key}=...; {_see_help(key)}")
