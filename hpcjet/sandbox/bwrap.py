@@ -1,273 +1,46 @@
-"""The bubblewrap sandbox: one living bwrap with a command server inside."""
+"""Kind bwrap: bubblewrap."""
 
 import os
-import resource
-import select
-import threading
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from hpcjet.errors import SandboxError
-from hpcjet.sandbox import processes
-from hpcjet.sandbox.copies import copy_stack
-from hpcjet.sandbox.identity import Identity, check_reachable
-from hpcjet.sandbox.options import IO, SYSTEM, Features, Layout, render_options
-from hpcjet.sandbox.output import Output
-from hpcjet.sandbox.scratch import make_scratch, remove_tree
-from hpcjet.sandbox.server import Server, write_all
-from hpcjet.sandbox.spec import Completed, Sandbox, SandboxSpec
-from hpcjet.sandbox.supervisor import Watched, supervisor
-
-KILL_S = 10.0
-"""How long a killed command may take to go away before its sandbox is given up."""
-INLINE_BYTES = 2048
-"""Longer commands go by file: bash reads a pipe byte by byte, and the kernel limits one argument to 128 KiB."""
-READ_BYTES = 1 << 16
-PIPE_BYTES = 1 << 20
-"""The most that a pipe holds without privileges."""
+from hpcjet.sandbox.backend import Give, Node, Start
+from hpcjet.sandbox.options import SYSTEM, Features, Layout, render_options
+from hpcjet.sandbox.rules import seccomp_filter
+from hpcjet.sandbox.spec import SandboxSpec
 
 
 @dataclass(frozen=True)
-class Runtime:
-    """What all sandboxes of one configuration share."""
+class BwrapBackend:
+    """See hpcjet.sandbox.backend.Backend."""
 
+    node: Node
     bwrap: Path
-    shell: Path
-    """The bash of the commands."""
-    server: tuple[str, ...]
-    """The command line of the command server, inside."""
-    etc: Path
-    who: Identity
     features: Features
+    kind: str = "bwrap"
+    fixed_paths: bool = True
+
+    @property
+    def overlay(self) -> bool:
+        return self.features.overlay
+
+    def start(self, spec: SandboxSpec, layout: Layout, arguments: list[str], give: Give) -> Start:
+        options = render_options(spec, layout, self.features, links=system_links())
+        if self.node.seccomp:
+            options += ["--seccomp", str(give(seccomp_filter(spec.network, own_namespaces=True)))]
+        args = give(b"".join(os.fsencode(option) + b"\0" for option in options))
+        return Start([str(self.bwrap), "--args", str(args), "--", *self.node.server, *arguments], env=_environment())
+
+    def where(self, path: str, spec: SandboxSpec, layout: Layout) -> str:
+        return path
 
 
-class BwrapSandbox:
-    """See hpcjet.sandbox.spec.Sandbox."""
-
-    def __init__(self, runtime: Runtime, spec: SandboxSpec) -> None:
-        self._who = runtime.who
-        self._spec = spec
-        self._layout = Layout(spec.scratch.absolute(), runtime.etc)
-        self._busy = threading.Lock()
-        self._closing = threading.Lock()
-        self._closed = False
-        self._fifo = ""
-        self._count = 0
-        self.upper: Path | None = self._layout.upper if spec.view else None
-        try:
-            self._lock = make_scratch(self._layout, runtime.who, view=spec.view is not None)
-        except OSError as error:
-            raise self._unwritable(error) from error
-        try:
-            check_reachable(self._layout.scratch, runtime.who)
-            if spec.view and not runtime.features.overlay:
-                copy_stack(spec.view.lowers, self._layout.upper, runtime.who)
-            self._server = self._start(runtime)
-        except BaseException:
-            self._remove()
-            raise
-        self._watched = Watched(spec.limits, self._server.measure, self._server.kill_below)
-        supervisor().watch(self._watched)
-
-    def _start(self, runtime: Runtime) -> Server:
-        options = render_options(self._spec, self._layout, runtime.features, links=system_links())
-        command = (*runtime.server, *_server_arguments(self._spec, runtime))
-        return Server(str(runtime.bwrap), options=options, command=command, who=runtime.who)
-
-    def run(self, command: str, *, timeout_s: float, cwd: str | None = None, stdin: bytes = b"") -> Completed:
-        script = command.encode("utf-8", "surrogateescape")
-        folder = os.fsencode(cwd or self._spec.cwd)
-        if b"\0" in script or b"\0" in folder:
-            raise ValueError("a command and its cwd cannot hold NUL bytes; write such data to a file, or use stdin")
-        with self._busy:
-            if self._closed:
-                raise SandboxError(f"the sandbox in {self._layout.scratch} is closed; open a new one")
-            supervisor().begin(self._watched)
-            try:
-                done = self._run(script, folder, stdin, timeout_s)
-            finally:
-                limit = supervisor().finish(self._watched)
-            return replace(done, limit=limit)
-
-    def _run(self, script: bytes, folder: bytes, stdin: bytes, timeout_s: float) -> Completed:
-        begin = time.monotonic()
-        spare = processes.children(self._server.init)
-        output = Output(self._spec.limits.output_bytes)
-        try:
-            source = self._open_fifo()
-            request = [os.fsencode(self._fifo), self._put("stdin", stdin), folder, *self._by_file(script)]
-        except OSError as error:
-            raise self._unwritable(error) from error
-        held = False
-        try:
-            self._server.send(request)
-            answer = self._collect(source, output, begin + timeout_s)
-            timed_out = answer is None
-            if answer is None:
-                answer = self._kill_command(source, output, spare)
-            held = drain(source, output)
-        except BaseException:
-            # Ctrl-C, say: an answer that comes later must not be taken for that of the next command.
-            self._server.end()
-            raise
-        finally:
-            if held:
-                self._leave_fifo(source)
-            else:
-                os.close(source)
-        return Completed(
-            returncode=int(answer), output=output.bytes(), seconds=time.monotonic() - begin, timed_out=timed_out,
-            dropped_bytes=output.dropped,
-        )  # fmt: skip
-
-    def _open_fifo(self) -> int:
-        """The same pipe again, or a new one if something that was left behind still holds the last one."""
-        path = self._layout.io / self._fifo
-        if not self._fifo:
-            self._count += 1
-            self._fifo = f"output-{self._count}"
-            path = self._layout.io / self._fifo
-            os.mkfifo(path)
-            path.chmod(0o622)
-        return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-
-    def _leave_fifo(self, source: int) -> None:
-        """What was left in the background goes on writing to its pipe; the next command gets another."""
-        (self._layout.io / self._fifo).unlink()
-        self._fifo = ""
-        supervisor().empty(self._watched, source)
-
-    def _by_file(self, script: bytes) -> tuple[bytes, bytes]:
-        """The name of a file with the command, or the command itself; the other one is empty."""
-        if len(script) <= INLINE_BYTES:
-            return b"", script
-        self._put("command", script)
-        return b"command", b""
-
-    def _put(self, name: str, data: bytes) -> bytes:
-        """Write a file for one command; its path inside. A command left behind keeps the file that it reads."""
-        if not data:
-            return b"/dev/null"
-        path = self._layout.io / name
-        path.unlink(missing_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            write_all(descriptor, data)
-        finally:
-            os.close(descriptor)
-        self._who.own(path)
-        return os.fsencode(f"{IO}/{name}")
-
-    def _collect(self, source: int, output: Output, deadline: float) -> bytes | None:
-        """Read output until the exit code comes; None at the deadline."""
-        poll = select.poll()
-        poll.register(self._server.answers, select.POLLIN)
-        poll.register(source, select.POLLIN)
-        while (left := deadline - time.monotonic()) > 0:
-            ready = [descriptor for descriptor, _ in poll.poll(left * 1000 + 1)]
-            if self._server.answers in ready:
-                return self._server.read_answer(deadline)
-            if source in ready:
-                data = os.read(source, READ_BYTES)
-                output.add(data)
-                if not data:
-                    poll.unregister(source)
-        return None
-
-    def _kill_command(self, source: int, output: Output, spare: Sequence[int]) -> bytes:
-        """Kill everything that the command started; its exit code, once nothing is left of it."""
-        deadline = time.monotonic() + KILL_S
-        answer = None
-        while time.monotonic() < deadline:
-            left = self._server.kill_below(spare=spare)
-            if answer is None:
-                answer = self._collect(source, output, time.monotonic() + 0.01)
-            elif not left:
-                return answer
-        self._server.end()
-        raise self._undying()
-
-    def _unwritable(self, error: OSError) -> SandboxError:
-        return SandboxError(
-            f"cannot write to scratch={self._layout.scratch}: {error}; free space there, or set sandbox.scratch to a "
-            "folder on a local disk that this user may write"
-        )
-
-    def _undying(self) -> SandboxError:
-        return SandboxError(
-            f"a command in {self._layout.scratch} did not die within {KILL_S} s of its kill, so the sandbox was ended; "
-            "a file system that does not answer is the usual cause"
-        )
-
-    def end_background(self) -> None:
-        with self._busy:
-            if self._closed:
-                raise SandboxError(f"the sandbox in {self._layout.scratch} is closed; open a new one")
-            self._server.check()
-            deadline = time.monotonic() + KILL_S
-            while self._server.kill_below():
-                if time.monotonic() > deadline:
-                    self._server.end()
-                    raise self._undying()
-                time.sleep(0.001)
-
-    def close(self) -> None:
-        with self._closing:
-            if self._closed:
-                return
-            self._closed = True
-            self._server.end()
-            with self._busy:  # a command that ran in another thread sees the end, and lets go
-                supervisor().forget(self._watched)
-                self._server.close()
-                self._remove()
-
-    def _remove(self) -> None:
-        if not self._spec.keep_scratch:
-            remove_tree(self._layout.scratch)
-        os.close(self._lock)
-
-    def __enter__(self) -> Sandbox:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+def _environment() -> dict[str, str]:
+    """For bwrap itself, whose library may come from an environment module; the sandbox starts with an empty one."""
+    path = os.environ.get("LD_LIBRARY_PATH")
+    return {"LD_LIBRARY_PATH": path} if path else {}
 
 
 def system_links() -> dict[str, str]:
     """System folders that are symbolic links on this host, such as /bin where /usr is merged."""
     return {folder: str(Path(folder).readlink()) for folder in SYSTEM if Path(folder).is_symlink()}
-
-
-def _server_arguments(spec: SandboxSpec, runtime: Runtime) -> list[str]:
-    limits = spec.limits
-    file_kib = "" if limits.file_bytes is None else str(max(1, limits.file_bytes // 1024))
-    open_files = "" if limits.open_files is None else str(_below_hard(limits.open_files, resource.RLIMIT_NOFILE))
-    # Twice, because the supervisor is who ends a command over the limit; this only holds a fork bomb until it looks.
-    num = "" if limits.processes is None or not runtime.features.nproc else str(2 * limits.processes)
-    return [str(runtime.shell), IO, file_kib, open_files, num]
-
-
-def _below_hard(wanted: int, limit: int) -> int:
-    hard = resource.getrlimit(limit)[1]
-    return wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-
-
-def drain(source: int, output: Output) -> bool:
-    """Read what a command that has ended left in its pipe; True if another process still holds the other end.
-
-    All that it wrote is there already, so nothing is waited for, and a process that writes on for ever is cut off.
-    """
-    room = PIPE_BYTES
-    while room > 0:
-        try:
-            data = os.read(source, READ_BYTES)
-        except BlockingIOError:
-            return True
-        if not data:
-            return False
-        output.add(data)
-        room -= len(data)
-    return True

@@ -5,11 +5,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcjet.sandbox.options import IO
+
 SYSCTLS = (
     "user.max_user_namespaces",
     "kernel.unprivileged_userns_clone",
     "kernel.apparmor_restrict_unprivileged_userns",
 )
+
+ENFORCE, INSIDE = "selinux.enforce", "hpcjet.sandbox"
+"""Not of sysctl: whether SELinux is enforcing, and whether we ourselves run in one of our sandboxes."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,8 @@ NESTED = Denial(
 )
 COUNT = Denial(
     "max_user_namespaces",
-    "ask the administrator for `sysctl user.max_user_namespaces=15000` on the compute nodes (0 switches them off)",
+    "ask the administrator for `sysctl user.max_user_namespaces=15000` on the compute nodes (0 switches them off; "
+    "RHEL 7 also wants the kernel parameter namespace.unpriv_enable=1)",
 )
 CLONE = Denial(
     "unprivileged_userns_clone",
@@ -36,6 +42,15 @@ APPARMOR = Denial(
     "apparmor",
     "AppArmor restricts user namespaces: ask the administrator for a profile that allows `userns` for this bwrap, "
     "or for `sysctl kernel.apparmor_restrict_unprivileged_userns=0`",
+)
+SELINUX = Denial(
+    "selinux",
+    "SELinux is enforcing and denies user namespaces to this program: ask the administrator for a policy that allows "
+    "user_namespace create (`ausearch -m avc -c bwrap` shows the refusal)",
+)
+KERNEL = Denial(
+    "kernel",
+    "this kernel was built without user namespaces, or is older than 3.8: ask the administrator for another one",
 )
 HIDEPID = Denial(
     "hidepid",
@@ -70,30 +85,39 @@ _BY_TEXT = (
     (r"execvp .*/etc/hpcjet/bash.*Permission denied", NOEXEC),
     (r"(/proc|on proc|mount proc).*(Operation not permitted|Permission denied)", CONTAINER),
     (r"make / slave|Failed to mount|Can't mount", CONTAINER),
+    (r"namespace.*Invalid argument|Function not implemented", KERNEL),
     (r"Resource temporarily unavailable|Cannot allocate memory", BUSY),
     (r"[Nn]amespace.*(Operation not permitted|Permission denied)|No permissions to creat", CONTAINER),
 )
 
 
 def classify(text: str, *, sysctls: Mapping[str, str]) -> Denial:
-    """The kind of refusal behind bubblewrap's error text; `sysctls` holds the settings of SYSCTLS that exist."""
+    """The kind of refusal behind bubblewrap's error text; `sysctls` is what read_sysctls finds on the node."""
     found = next((denial for pattern, denial in _BY_TEXT if re.search(pattern, text)), UNKNOWN)
     if found is COUNT and sysctls.get("user.max_user_namespaces") not in (None, "0"):
         # There is room by the setting that we see: a namespace around us has a smaller one of its own.
         return NESTED
     if found in (HIDEPID, CONTAINER) and sysctls.get("kernel.apparmor_restrict_unprivileged_userns") == "1":
         return APPARMOR
+    if found is CONTAINER and INSIDE in sysctls:
+        return NESTED
+    if found is CONTAINER and sysctls.get(ENFORCE) == "1" and "Permission denied" in text:
+        return SELINUX
     if found is CONTAINER and sysctls.get("kernel.unprivileged_userns_clone") == "0":
         return CLONE
     return found
 
 
 def read_sysctls() -> dict[str, str]:
+    """Settings of this node that decide about user namespaces, as far as they exist."""
     paths = {name: Path("/proc/sys") / name.replace(".", "/") for name in SYSCTLS}
+    paths[ENFORCE] = Path("/sys/fs/selinux/enforce")
     found = {}
     for name, path in paths.items():
         try:
             found[name] = path.read_text().strip()
         except OSError:
             continue
+    if Path(IO).is_dir():
+        found[INSIDE] = "1"
     return found

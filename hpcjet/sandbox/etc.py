@@ -22,6 +22,9 @@ COPIED = (
 PROGRAMS = ("hpcjet/server", "hpcjet/bash")
 HOME = "/home/agent"
 HOSTNAME = "sandbox"
+HOST_NAMES = "hpcjet/nsswitch.host"
+"""The nsswitch.conf of sandboxes with the network of the host."""
+_DATABASES = ("passwd", "group", "shadow", "hosts", "services", "protocols")
 
 
 def shared_etc(base: Path, who: Identity, *, shell: Path) -> Path:
@@ -73,9 +76,8 @@ def _texts(who: Identity) -> dict[str, str]:
         "hosts": f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost ip6-localhost\n",
         "hostname": f"{HOSTNAME}\n",
         # Only files: there is no network, and a name that is not known must fail at once.
-        "nsswitch.conf": "".join(
-            f"{name}: files\n" for name in ("passwd", "group", "shadow", "hosts", "services", "protocols")
-        ),
+        "nsswitch.conf": "".join(f"{name}: files\n" for name in _DATABASES),
+        HOST_NAMES: "".join(f"{name}: files{' dns' if name == 'hosts' else ''}\n" for name in _DATABASES),
         "resolv.conf": "",
         "host.conf": "multi on\n",
         "hpcjet/server": SERVER,

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcjet.sandbox.etc import HOME, HOSTNAME
-from hpcjet.sandbox.spec import SandboxSpec
+from hpcjet.sandbox.etc import HOME, HOST_NAMES, HOSTNAME
+from hpcjet.sandbox.spec import Network, SandboxSpec
 
 IO = "/run/hpcjet"
 """Where a sandbox finds the pipes of its commands."""
@@ -44,6 +44,11 @@ class Layout:
     def work(self) -> Path:
         return self.scratch / "work"
 
+    @property
+    def root(self) -> Path:
+        """Where a sandbox without bubblewrap builds its file system; on the host it stays an empty folder."""
+        return self.scratch / "root"
+
 
 @dataclass(frozen=True)
 class Features:
@@ -61,9 +66,10 @@ def render_options(spec: SandboxSpec, layout: Layout, features: Features, *, lin
     return [
         *("--unshare-all", "--die-with-parent", "--new-session", "--as-pid-1", "--hostname", HOSTNAME),
         *(("--unshare-user", "--disable-userns") if features.disable_userns else ()),
+        *(("--share-net",) if spec.network is Network.host else ()),
         *_environment(spec),
         *_system(links),
-        *("--ro-bind", str(layout.etc), "/etc", "--ro-bind", str(layout.io), IO),
+        *("--ro-bind", str(layout.etc), "/etc", *_names(spec, layout), "--ro-bind", str(layout.io), IO),
         *("--proc", "/proc", "--dev", "/dev", *_shm(spec, features), "--remount-ro", "/dev"),
         *("--bind", str(layout.tmp), "/tmp", "--bind", str(layout.home), HOME, "--symlink", "../tmp", "/var/tmp"),
         *_view(spec, layout, features),
@@ -76,12 +82,30 @@ def render_options(spec: SandboxSpec, layout: Layout, features: Features, *, lin
 def environment(spec: SandboxSpec) -> dict[str, str]:
     """The variables that commands see."""
     fixed = {"PATH": PATH, "HOME": HOME, "USER": "agent", "LOGNAME": "agent", "SHELL": "/bin/bash"}
-    return {**fixed, "LANG": "C.UTF-8", "TMPDIR": "/tmp", "TERM": "dumb", **spec.env}
+    return {**fixed, "LANG": "C.UTF-8", "TMPDIR": "/tmp", "TERM": "dumb", **_cpus(spec), **spec.env}
+
+
+def _cpus(spec: SandboxSpec) -> dict[str, str]:
+    """For programs that do not ask which CPUs they may use, but how many the machine has."""
+    num = spec.limits.cpus
+    if num is None:
+        return {}
+    names = ("PYTHON_CPU_COUNT", "OMP_NUM_THREADS", "CMAKE_BUILD_PARALLEL_LEVEL", "CTEST_PARALLEL_LEVEL")
+    return {**dict.fromkeys(names, str(num)), "MAKEFLAGS": f"-j{num}"}
 
 
 def _environment(spec: SandboxSpec) -> list[str]:
     settings = [part for name, value in environment(spec).items() for part in ("--setenv", name, value)]
     return ["--clearenv", *settings]
+
+
+def _names(spec: SandboxSpec, layout: Layout) -> list[str]:
+    """With the network of the host: its name servers and host names."""
+    if spec.network is not Network.host:
+        return []
+    files = {"/etc/resolv.conf": "/etc/resolv.conf", "/etc/hosts": "/etc/hosts"}
+    files[f"{layout.etc}/{HOST_NAMES}"] = "/etc/nsswitch.conf"
+    return [part for source, target in files.items() for part in ("--ro-bind-try", source, target)]
 
 
 def _system(links: Mapping[str, str]) -> list[str]:

@@ -1,10 +1,13 @@
 """The output of one command, bounded."""
 
+from collections.abc import Callable
+
 
 class Output:
     """Keeps the first and the last bytes of a stream, at most `cap` together."""
 
-    def __init__(self, cap: int) -> None:
+    def __init__(self, cap: int, *, also: Callable[[bytes], object] | None = None) -> None:
+        self._also = also
         self._head_cap = cap // 2
         self._tail_cap = cap - self._head_cap
         self._head = bytearray()
@@ -13,6 +16,8 @@ class Output:
         self.total = 0
 
     def add(self, data: bytes) -> None:
+        if self._also and data:
+            self._also(data)
         self.total += len(data)
         room = self._head_cap - len(self._head)
         if room > 0:

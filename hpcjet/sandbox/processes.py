@@ -10,6 +10,9 @@ from pathlib import Path
 PROC = Path("/proc")
 LARGE_BYTES = 64 << 20
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_CPU_FIELDS = slice(11, 15)
+"""In /proc/PID/stat behind the name: user and system time of the process, and of the children that it waited for."""
 
 
 def children(pid: int) -> list[int]:
@@ -127,3 +130,13 @@ def _pss_bytes(pid: int) -> int:
     except PermissionError:  # a program that may be executed but not read
         return _rss_bytes(pid)
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(b"Pss:"))
+
+
+def cpu_seconds(root: int, pids: Collection[int]) -> float:
+    """CPU time of everything that ever ran below `root`: the living `pids`, and who was waited for since."""
+    ticks = 0
+    for pid in (root, *pids):
+        with contextlib.suppress(OSError, ValueError):
+            text = (PROC / str(pid) / "stat").read_text("latin-1")
+            ticks += sum(map(int, text.rpartition(")")[2].split()[_CPU_FIELDS]))
+    return ticks / TICKS_PER_S

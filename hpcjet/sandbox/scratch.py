@@ -24,7 +24,8 @@ def make_scratch(layout: Layout, who: Identity, *, view: bool) -> int:
         for folder in (layout.tmp, layout.home, *((layout.upper, layout.work) if view else ())):
             folder.mkdir(exist_ok=True, mode=0o755)
             who.own(folder)
-        layout.io.mkdir(exist_ok=True, mode=0o755)
+        for folder in (layout.io, layout.root):
+            folder.mkdir(exist_ok=True, mode=0o755)
     except BaseException:
         os.close(lock)
         raise

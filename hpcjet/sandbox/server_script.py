@@ -38,3 +38,28 @@ stdin carries five NUL-ended fields per command: output pipe, stdin path, cwd, c
 stdout carries "ready" and then one exit code per line. Commands can write to neither: the program is started from a
 copy of bash that may be executed but not read, so the kernel keeps its /proc/1 from other processes of the same user.
 """
+
+KEEPER = r"""
+# Stands above the command server of a sandbox that bubblewrap did not make, and ends with all below it when the
+# process that opened the sandbox is gone: its end of the lifeline closes, or the kernel sends SIGHUP.
+end() {
+  trap '' HUP
+  while _below $$; do :; done
+  exit 0
+}
+_below() {
+  local pid found=1 task children
+  for task in /proc/$1/task/*; do
+    read -r children <"$task/children"
+    for pid in $children; do
+      _below "$pid"
+      kill -KILL "$pid" && found=0
+    done
+  done
+  return $found
+}
+trap end HUP
+while read -r -u "$1" _; do :; done
+end
+"""
+"""Argument: the descriptor of the lifeline."""

@@ -4,24 +4,26 @@ bwrap --die-with-parent asks the kernel to kill it when the *thread* that starte
 started by a thread that may end before it. This one lives as long as the process.
 """
 
+import contextlib
 import os
 import queue
 import subprocess
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any, cast
 
-_Job = tuple["Future[subprocess.Popen[bytes]]", list[str], dict[str, Any]]
+_Job = tuple["Future[subprocess.Popen[bytes]]", list[str], frozenset[int] | None, dict[str, Any]]
 _lock = threading.Lock()
 _jobs: "queue.SimpleQueue[_Job]" = queue.SimpleQueue()
 _owner_pid = 0
 
 
-def spawn(argv: list[str], **options: Any) -> "subprocess.Popen[bytes]":
-    """subprocess.Popen, called in the spawner thread. Raises what Popen raises."""
+def spawn(argv: list[str], *, cpus: frozenset[int] | None = None, **options: Any) -> "subprocess.Popen[bytes]":
+    """subprocess.Popen, called in the spawner thread, on some CPUs only. Raises what Popen raises."""
     _ensure_thread()
     future: Future[subprocess.Popen[bytes]] = Future()
-    _jobs.put((future, argv, options))
+    _jobs.put((future, argv, cpus, options))
     return future.result()
 
 
@@ -38,9 +40,24 @@ def _ensure_thread() -> None:
 
 def _serve(jobs: "queue.SimpleQueue[_Job]") -> None:
     while True:
-        future, argv, options = jobs.get()
+        future, argv, cpus, options = jobs.get()
         try:
-            future.set_result(cast("subprocess.Popen[bytes]", subprocess.Popen(argv, **options)))
+            with _only_on(cpus):
+                future.set_result(cast("subprocess.Popen[bytes]", subprocess.Popen(argv, **options)))
         except BaseException as error:  # whatever it is belongs to the caller, and this thread must live on
             future.set_exception(error)
         del future  # keeps no sandbox alive while waiting for the next
+
+
+@contextlib.contextmanager
+def _only_on(cpus: frozenset[int] | None) -> Iterator[None]:
+    """What this thread starts inherits its CPUs, so there is no moment in which it runs elsewhere."""
+    if cpus is None:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cpus)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

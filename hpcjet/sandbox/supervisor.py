@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from hpcjet.sandbox.meter import Meter
 from hpcjet.sandbox.processes import Usage
-from hpcjet.sandbox.spec import Limits
 
 log = logging.getLogger(__name__)
 
@@ -18,6 +18,10 @@ TICK_S = 0.5
 """Between two looks at a sandbox. A command may exceed its limit for that long."""
 ALERT_TICK_S = 0.1
 """The same for a sandbox that uses more than half of its memory or processes."""
+DISK_TICK_S = 2.0
+"""Between two walks through what sandboxes have written."""
+DISK_SHARE = 0.05
+"""Part of one CPU that the walks may take; with many files they come less often."""
 KILL_S = 2.0
 DRAIN_BYTES = 4 << 20
 """Per pipe and tick: a process in the background that writes without end must not keep this thread busy."""
@@ -27,7 +31,7 @@ DRAIN_BYTES = 4 << 20
 class Watched:
     """What the supervisor knows of one sandbox."""
 
-    limits: Limits
+    meter: Meter
     measure: Callable[[], Usage]
     kill: Callable[[], bool]
     running: bool = False
@@ -37,6 +41,8 @@ class Watched:
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Held for a look and the kill that may follow, which must not meet the next command."""
     next_look: float = 0.0
+    written: bool = False
+    """Whether something ran since the last look at the disk."""
     pipes: dict[int, int] = field(default_factory=dict)
     """Descriptors to empty, with the bytes left to read in this tick."""
 
@@ -50,6 +56,7 @@ class Supervisor:
         self._watched: list[Watched] = []
         self._pipes: dict[int, Watched] = {}
         self._epoll = select.epoll()
+        self._walking = False
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._epoll.register(self._wake_read, select.EPOLLIN)
         threading.Thread(target=self._serve, name="hpcjet-supervisor", daemon=True).start()
@@ -58,13 +65,15 @@ class Supervisor:
         """A command starts."""
         with item.lock:
             item.exceeded = ""
-            item.running = True
+            item.running = item.written = True
+            item.meter.begin()
 
     def finish(self, item: Watched) -> str:
         """The command has ended; the limit that it exceeded, or nothing."""
         with item.lock:
             item.running = False
-            return item.exceeded
+            held = item.meter.held()
+            return item.exceeded or held
 
     def watch(self, item: Watched) -> None:
         item.next_look = time.monotonic() + TICK_S
@@ -72,6 +81,9 @@ class Supervisor:
             self._watched.append(item)
             if len(self._watched) == 1:
                 self._wake()
+            if item.meter.watches_disk and not self._walking:
+                self._walking = True
+                threading.Thread(target=self._walk, name="hpcjet-disk", daemon=True).start()
 
     def forget(self, item: Watched) -> None:
         """After this, nothing of the sandbox is touched any more."""
@@ -143,10 +155,26 @@ class Supervisor:
                     self._epoll.modify(pipe, select.EPOLLIN)
                 item.pipes[pipe] = DRAIN_BYTES
 
+    def _walk(self) -> None:
+        """The disk thread: ends when there is nothing to watch, and is started again."""
+        while True:
+            begin = time.monotonic()
+            for item in list(self._watched):
+                if item.meter.watches_disk and item.written:
+                    pids = item.measure().pids
+                    item.written = item.running or bool(pids)
+                    item.meter.disk.measure(pids)
+            took_s = time.monotonic() - begin
+            time.sleep(max(DISK_TICK_S, took_s / DISK_SHARE))
+            with self._lock:
+                if not self._watched:
+                    self._walking = False
+                    return
+
     def _look(self, item: Watched) -> None:
         usage = item.measure()
         usage.take_first_when_memory_runs_out()
-        exceeded, share = judge(usage, item.limits)
+        exceeded, share = item.meter.look(usage)
         item.next_look = time.monotonic() + (ALERT_TICK_S if share > 0.5 else TICK_S)
         if not exceeded:
             return
@@ -156,21 +184,6 @@ class Supervisor:
         deadline = time.monotonic() + KILL_S
         while item.kill() and time.monotonic() < deadline:
             time.sleep(0.001)
-
-
-def judge(usage: Usage, limits: Limits) -> tuple[str, float]:
-    """The limit that is exceeded (or nothing), and the largest part of a limit in use."""
-    part = usage.threads / limits.processes if limits.processes else 0.0
-    if part > 1:
-        return "processes", part
-    if limits.memory_bytes:
-        memory = usage.rss_bytes() / limits.memory_bytes
-        if memory > 1:
-            memory = usage.pss_bytes() / limits.memory_bytes
-        if memory > 1:
-            return "memory", memory
-        part = max(part, memory)
-    return "", part
 
 
 _supervisor: Supervisor | None = None

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from hpcjet.config.sandbox import SandboxConfig
-from hpcjet.sandbox import Limits, Sandbox, SandboxSpec, View, open_sandbox, probe
+from hpcjet.config.sandbox import SandboxConfig, SandboxKind
+from hpcjet.sandbox import Limits, Sandbox, SandboxSpec, View, open_sandbox, probe, processes
 from hpcjet.sandbox.identity import identity
 from hpcjet.sandbox.scratch import remove_tree
 
+NAP = f"9{os.getpid()}"
+"""Seconds, and a mark by which the sleeps of this test are known."""
 Opener = Callable[..., Sandbox]
 
 
@@ -28,11 +30,20 @@ def place() -> Iterator[Path]:
 
 
 def config_of(way: str) -> SandboxConfig:
-    """A configuration that shows views by "overlay" or by "copy"; skips the test where this node has no such way."""
+    """A configuration for one way to make sandboxes; skips the test where this node has no such way.
+
+    "overlay" and "copy" are bubblewrap's ways to show a view; the others are kinds.
+    """
     if way == "overlay":
         config = SandboxConfig()
         found = probe(config)
         if not found.overlay:
+            pytest.skip(found.reason)
+        return config
+    if way != "copy":
+        config = SandboxConfig(kind=SandboxKind(way))
+        found = probe(config)
+        if found.runtime is None:
             pytest.skip(found.reason)
         return config
     old = shutil.which("bwrap", path="/usr/bin:/bin")
@@ -44,7 +55,7 @@ def config_of(way: str) -> SandboxConfig:
     return config
 
 
-@pytest.fixture(params=["overlay", "copy"])
+@pytest.fixture(params=["overlay", "copy", "userns", "apptainer", "process"])
 def config(request: pytest.FixtureRequest) -> SandboxConfig:
     return config_of(request.param)
 
@@ -95,11 +106,31 @@ def box(opened: Opener) -> Sandbox:
     return opened(limits=Limits(output_bytes=10_000))
 
 
+def has_fixed_paths(box: Sandbox) -> bool:
+    """Not so for kind process, whose declared differences are: other paths, no process and no network namespace."""
+    return box.where("/testbed") == "/testbed"
+
+
+def needs_namespaces(box: Sandbox) -> None:
+    if not has_fixed_paths(box):
+        pytest.skip("kind process has no namespaces; what it has instead is in test_sandbox_process.py")
+
+
 def output(box: Sandbox, command: str, **how: object) -> str:
     """The output of a command that must succeed."""
     done = box.run(command, timeout_s=30, **how)  # type: ignore[arg-type]
     assert (done.returncode, done.timed_out) == (0, False), done
     return done.output.decode()
+
+
+def napping(box: Sandbox) -> int:
+    """How many of the sleeps of this test (they last NAP) live in the sandbox. The pattern spares the one who looks."""
+    return int(output(box, f"pgrep -fc '[s]leep {NAP}' || true"))
+
+
+def processes_below(box: Sandbox) -> list[int]:
+    """The processes of a sandbox, seen from the host."""
+    return list(processes.descendants(box._server._process.pid))  # type: ignore[attr-defined]
 
 
 def processes_showing(path: Path) -> list[int]:

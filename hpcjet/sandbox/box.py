@@ -1,0 +1,119 @@
+"""Sandboxes as a library: opened where they are constructed, used in a `with` block."""
+
+import asyncio
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from hpcjet.config.sandbox import SandboxConfig
+from hpcjet.errors import SandboxError
+from hpcjet.sandbox.detect import probe, scratch_base
+from hpcjet.sandbox.living import Living
+from hpcjet.sandbox.spec import Background, Completed, Limits, Mount, Network, SandboxSpec, View
+
+
+class Sandbox(Living):
+    """An open sandbox over a tree, which stays as it is: changes land in `upper`.
+
+    `tree` is a folder, a stack of folders (bottom first), a whole SandboxSpec (then nothing else counts but `config`),
+    or None. It is shown at `at`, where commands start. Raises SandboxError where the node allows no sandbox, with the
+    cure, and if a path cannot be used.
+    """
+
+    def __init__(
+        self,
+        tree: Path | Sequence[Path] | SandboxSpec | None = None,
+        limits: Limits | None = None,
+        network: Network = Network.none,
+        *,
+        at: str = "/work",
+        engine: str = "",
+        mounts: Sequence[Mount] = (),
+        env: Mapping[str, str] | None = None,
+        background: Background = Background.keep,
+        scratch: Path | None = None,
+        keep_scratch: bool = False,
+        config: SandboxConfig | None = None,
+    ) -> None:
+        config = config or SandboxConfig()
+        found = probe(config)
+        if found.runtime is None:
+            raise SandboxError(found.reason)
+        if isinstance(tree, SandboxSpec):
+            super().__init__(found.runtime, tree)
+            return
+        lowers = tuple([tree] if isinstance(tree, Path) else tree or ())
+        spec = SandboxSpec(
+            scratch=scratch or Path(tempfile.mkdtemp(prefix="hpcjet-", dir=scratch_base(config))),
+            view=View(lowers=tuple(lower.absolute() for lower in lowers), at=at) if lowers else None,
+            mounts=tuple(mounts),
+            env=env or {},
+            cwd=at if lowers else "/tmp",
+            limits=limits or Limits.of(config),
+            network=network,
+            engine=engine,
+            background=background,
+            keep_scratch=keep_scratch,
+        )
+        super().__init__(found.runtime, spec)
+
+
+class AsyncSandbox:
+    """The same for asyncio: `async with AsyncSandbox(tree) as box: await box.run("make", timeout_s=600)`.
+
+    Takes what Sandbox takes. Each has a thread, which waits while a command runs. A cancelled run() kills its command.
+    """
+
+    def __init__(self, tree: Path | Sequence[Path] | SandboxSpec | None = None, *more: object, **how: object) -> None:
+        self._open: Callable[[], Sandbox] = lambda: Sandbox(tree, *more, **how)  # type: ignore[arg-type]
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="hpcjet-sandbox")
+        self._box: Sandbox | None = None
+
+    @property
+    def box(self) -> Sandbox:
+        """The sandbox itself."""
+        if self._box is None:
+            raise SandboxError("the sandbox is not open; use it in an `async with` block")
+        return self._box
+
+    @property
+    def upper(self) -> Path | None:
+        return self.box.upper
+
+    async def run(
+        self,
+        command: str,
+        *,
+        timeout_s: float,
+        cwd: str | None = None,
+        stdin: bytes = b"",
+        background: Background | None = None,
+        on_output: Callable[[bytes], object] | None = None,
+    ) -> Completed:
+        """See hpcjet.sandbox.spec.Sandbox.run; `on_output` is called in another thread."""
+        box = self.box
+        job = self._thread.submit(
+            box.run, command, timeout_s=timeout_s, cwd=cwd, stdin=stdin, background=background, on_output=on_output
+        )
+        try:
+            return await asyncio.wrap_future(job)
+        except asyncio.CancelledError:
+            while not job.done():  # the command may be on its way in
+                await asyncio.get_running_loop().run_in_executor(None, box.interrupt)
+                await asyncio.sleep(0.001)
+            raise
+
+    async def end_background(self) -> None:
+        await self._call(self.box.end_background)
+
+    async def __aenter__(self) -> "AsyncSandbox":
+        self._box = await asyncio.get_running_loop().run_in_executor(self._thread, self._open)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._call(self.box.close)
+        self._thread.shutdown(wait=False)
+
+    async def _call(self, function: Callable[[], None]) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, function)
