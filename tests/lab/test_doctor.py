@@ -95,7 +95,7 @@ def test_a_full_temp_folder_on_one_node_is_named(lab: Lab, login: Login) -> None
 
 
 def test_a_job_that_slurm_refuses_or_does_not_start(lab: Lab, login: Login, tmp_path: Path) -> None:
-    refused = examine(login, "cluster.account=nobodys")
+    refused = examine(login, "+cluster.sbatch.reservation=nobodys")
     assert refused.code == 3 and "FAIL  job           not submitted: " in refused.output, refused.output
     assert "ok    commands" in refused.output, "what can be seen from here is told all the same"
     early = examine(login, "cluster.python=/nowhere/python")
