@@ -146,9 +146,19 @@ def _out_of_place(plan: Plan, error: HpcjetError) -> int:
 
 
 def _worker(plan: Plan, place: Place, started: float) -> int:
-    # Slurm tells every node at once, and the driver still has its time: the head says when it is over.
-    patience_s = plan.stop_timeout_s(time_limit=True) + (plan.signal_delay_s or 0) + WORKERS_PATIENCE_S
-    end = _run(plan, place, lambda site: Worker(site, started=started).run(), delay_s=lambda number: patience_s)
+    longest_s = plan.stop_timeout_s(time_limit=True) + (plan.signal_delay_s or 0) + WORKERS_PATIENCE_S
+    workers: list[Worker] = []
+
+    def work(site: Site) -> int:
+        workers.append(Worker(site, started=started))
+        return workers[0].run()
+
+    def patience_s(number: int) -> float:
+        # Slurm tells every node at once, and the driver still has its time: the head says when it is over. One that
+        # was told to stop before it was found may never say anything.
+        return longest_s if number == signal.SIGUSR2 or (workers and workers[0].has_found_head) else 0.0
+
+    end = _run(plan, place, work, delay_s=patience_s)
     _log.info("ends with %d%s", end.code, f": {end.reason}" if end.reason else "")
     return end.code
 

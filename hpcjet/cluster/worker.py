@@ -32,6 +32,7 @@ class Worker:
         self._blocks = free_blocks(site.place.name)
         self._link: Link | None = None
         self._joined = False
+        self.has_found_head = False
         self._tries_left = PORT_TRIES - 1
 
     def run(self) -> int:
@@ -45,6 +46,7 @@ class Worker:
             if self._plan.ray:
                 self._ray = RayProcess(self._site)
             line = self._find_head()
+            self.has_found_head = True
             self._stay(line)
         except HeadEnded:
             reason = ""
