@@ -1,4 +1,4 @@
-"""Temp folders of node agents that were killed: nobody else removes them, so the next agent on the node does."""
+"""Folders of processes that were killed: nobody else removes them, so the next process of the kind on the node does."""
 
 import contextlib
 import fcntl
@@ -18,25 +18,35 @@ _log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Mark a temp folder as in use for as long as the block, or this process, lasts; it lies on a local disk."""
+    """Mark a folder as in use for as long as the block, or this process, lasts; it lies on a local disk."""
+    descriptor = hold(folder)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def hold(folder: Path) -> int:
+    """The same until the descriptor that is returned is closed."""
     made = folder / f"{OWNER}-made"
     descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # Under its own name only once it is locked: another agent that sweeps may look at any moment.
         made.rename(folder / OWNER)
-        yield
-    finally:
+    except BaseException:
         os.close(descriptor)
+        raise
+    return descriptor
 
 
-def sweep(base: Path) -> None:
-    """Remove the temp folders in `base` that are ours and whose agent is gone."""
-    for folder in base.glob(f"{PREFIX}*"):
+def sweep(base: Path, *, prefix: str = PREFIX) -> None:
+    """Remove the folders in `base` that are ours and whose process is gone."""
+    for folder in base.glob(f"{prefix}*"):
         with contextlib.suppress(OSError):
             if folder.is_symlink() or folder.stat().st_uid != os.geteuid() or not _left_behind(folder):
                 continue
-            _log.info("removing %s, which an agent that was killed left behind", folder)
+            _log.info("removing %s, which a process that was killed left behind", folder)
             remove_tree(folder)
 
 

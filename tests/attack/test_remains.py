@@ -27,7 +27,7 @@ REMAINS = {
     "attributes": """python3 -c '
 import os
 open("x", "w"); os.setxattr("x", "user.big", b"x" * 3000)
-for n in ("system.posix_acl_access",): os.setxattr("x", n, bytes.fromhex("0200000001000000ffffffff04000000ffffffff10000000ffffffff20000000ffffffff"))
+os.setxattr("x", "system.posix_acl_access", bytes.fromhex("02000000" + "".join(f"{k:02x}000000ffffffff" for k in (1, 4, 16, 32))))
 '; true""",
     "held-open": "(cd /testbed/folder; exec 3>held; flock 3; rm -f held; exec sleep 1000) >/dev/null 2>&1 & sleep 0.2",
     "holes": "truncate -s 2000000000 hole; fallocate -l 1M hole; true",

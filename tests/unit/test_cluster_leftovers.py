@@ -1,11 +1,12 @@
 """Temp folders that agents left behind are removed; those in use, those of others and new ones are not."""
 
+import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
-from hpcjet.cluster.leftovers import OWNER, held, sweep
+from hpcjet.cluster.leftovers import OWNER, held, hold, sweep
 
 HOLD = """
 import sys, time
@@ -47,3 +48,14 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "hj-link").symlink_to(precious)
     sweep(tmp_path)
     assert precious.is_dir()
+
+
+def test_folders_of_another_kind_are_held_and_swept_alike(tmp_path: Path) -> None:
+    for name in ("attempts-1", "attempts-2", "hj-1"):
+        (tmp_path / name).mkdir()
+    os.close(hold(tmp_path / "attempts-1"))
+    os.close(hold(tmp_path / "hj-1"))
+    lives = hold(tmp_path / "attempts-2")
+    sweep(tmp_path, prefix="attempts-")
+    os.close(lives)
+    assert {path.name for path in tmp_path.iterdir()} == {"attempts-2", "hj-1"}

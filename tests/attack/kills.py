@@ -1,0 +1,129 @@
+"""Kills owners of sandboxes at random moments and tells what is left: `python kills.py BASE COUNT SEED`.
+
+A process of its own that the kernel hands every orphan, so that nothing that lives on can hide. One JSON line per kill.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from hpcjet.cluster.child import adopt_orphans
+from hpcjet.cluster.leftovers import sweep
+from hpcjet.sandbox.scratch import remove_tree
+
+ROLES = ("runner", "worker", "agent")
+LATEST_S = 1.2
+"""After an owner said that it is ready."""
+GONE_S = 5.0
+
+
+def main() -> None:
+    base, count, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    adopt_orphans()
+    chance = random.Random(seed)
+    mounts = Path("/proc/self/mountinfo").read_text()
+    for number in range(count):
+        role = ROLES[number % len(ROLES)]
+        after_s = chance.uniform(0, LATEST_S)
+        found = kill_once(base, role, after_s)
+        found["mounts"] = Path("/proc/self/mountinfo").read_text() != mounts
+        print(json.dumps({"number": number, "role": role, "after_s": round(after_s, 3), **found}), flush=True)
+
+
+def kill_once(base: Path, role: str, after_s: float) -> dict[str, object]:
+    """Start, wait, kill -9; then what still runs after GONE_S, and what the next sweep leaves of the folders."""
+    owner_role = "agent" if role == "worker" else role
+    owner = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("owners.py")), owner_role, str(base)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert owner.stdout and owner.stdin
+    line = owner.stdout.readline()
+    assert line == b"ready\n", line
+    if role == "worker":
+        return kill_worker(base, owner, after_s)
+    time.sleep(after_s)
+    busy = len(psutil.Process().children(recursive=True))
+    owner.send_signal(signal.SIGKILL)
+    gone_s, left = await_end()
+    owner.communicate()
+    folders = leftovers(base)
+    if role == "agent":
+        sweep(base)
+    else:
+        for scratch in (base / "recorded").glob("*"):
+            remove_tree(scratch)
+    return {"processes": busy, "gone_s": gone_s, "left": left, "folders": len(folders), "after": leftovers(base)}
+
+
+def kill_worker(base: Path, agent: "subprocess.Popen[bytes]", after_s: float) -> dict[str, object]:
+    """One of an agent's two workers. The agent starts another, which removes the folders of the dead one."""
+    assert agent.stdout and agent.stdin
+    victim = int(agent.stdout.readline().split()[1])
+    os.set_blocking(agent.stdout.fileno(), False)
+    deadline = time.monotonic() + 30
+    while len(list(base.glob("hj-*/attempts-*/*/agent"))) == 0 and time.monotonic() < deadline:
+        agent.stdout.read()
+        time.sleep(0.02)
+    time.sleep(after_s)
+    before = {str(path) for path in base.glob("hj-*/attempts-*")}
+    tree = psutil.Process(victim).children(recursive=True)
+    os.kill(victim, signal.SIGKILL)
+    begin = time.monotonic()
+    _, alive = psutil.wait_procs(tree, timeout=GONE_S)
+    gone_s = round(time.monotonic() - begin, 2)
+    left = [str(process) for process in alive if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    # The other worker lives; the new one has swept when it has a folder of its own.
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        agent.stdout.read()
+        now = {str(path) for path in base.glob("hj-*/attempts-*")}
+        if now - before and len(now) <= 2:
+            break
+        time.sleep(0.05)
+    after = [] if len(now) <= 2 else sorted(now)
+    agent.stdin.write(b"end\n")
+    agent.stdin.flush()
+    os.set_blocking(agent.stdout.fileno(), True)
+    agent.communicate()
+    await_end()
+    return {
+        "processes": len(tree), "gone_s": gone_s, "left": left, "folders": len(before), "after": after + leftovers(base)
+    }  # fmt: skip
+
+
+def await_end() -> tuple[float, list[str]]:
+    """How long until nothing runs below us any more; what still does in the end."""
+    begin = time.monotonic()
+    while time.monotonic() - begin < GONE_S:
+        alive = [p for p in psutil.Process().children(recursive=True) if _runs(p)]
+        if not alive:
+            return round(time.monotonic() - begin, 2), []
+        time.sleep(0.01)
+    return GONE_S, [f"{p.pid} {p.name()}" for p in alive]
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        if process.status() == psutil.STATUS_ZOMBIE:
+            if process.ppid() == os.getpid():
+                os.waitpid(process.pid, os.WNOHANG)
+            return False
+    except (psutil.NoSuchProcess, ChildProcessError):
+        return False
+    return True
+
+
+def leftovers(base: Path) -> list[str]:
+    return sorted(str(path) for pattern in ("hj-*", "recorded/*") for path in base.glob(pattern) if "decoy" not in path.name)
+
+
+if __name__ == "__main__":
+    main()
