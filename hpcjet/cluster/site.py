@@ -90,7 +90,9 @@ def node_environment(plan: Plan, place: Place, env: Mapping[str, str]) -> dict[s
     kept = {key: value for key, value in env.items() if key not in INHERITED_COUNTS + ANOTHER_CLUSTER}
     kept.update(gpu_environment(kept, place.gpus))
     # Ray would start a worker per CPU at once; each costs a second of CPU and is not what will be used.
-    defaults = {"RAY_prestart_worker_first_driver": "0"}
+    # And a worker would wait for the head's raylet no longer than 40 s: 20 looks, two seconds apart.
+    looks = max(20, round(plan.boot_timeout_s / 2))
+    defaults = {"RAY_prestart_worker_first_driver": "0", "RAY_NUM_REDIS_GET_RETRIES": str(looks)}
     own = {
         "RAY_AUTH_TOKEN_PATH": str(plan.run.secret(RAY_TOKEN)),
         "HPCJET_RUN_DIR": plan.run_dir,
