@@ -44,6 +44,11 @@ class RayProcess:
     def port_was_taken(self) -> bool:
         return "in use" in self._said().lower()
 
+    @property
+    def was_too_slow(self) -> bool:
+        """Whether Ray gave up on its own node: it has 30 seconds, which a crowded machine may need."""
+        return "timed out during startup" in self._said()
+
     def _said(self) -> str:
         """What it has printed so far."""
         with self.log.open("rb") as file:

@@ -140,10 +140,17 @@ class Worker:
                 raise HeadEnded
         if self._joined:
             raise NodeLostError(ray.what_happened("ended before the work was done"))
-        if not (self._link and ray.port_was_taken and self._tries_left):
+        why = (
+            "a port was taken by another program"
+            if ray.port_was_taken
+            else "it was too slow"
+            if ray.was_too_slow
+            else ""
+        )
+        if not (self._link and why and self._tries_left):
             raise BootstrapError(ray.what_happened("did not start"))
         self._tries_left -= 1
-        _log.warning("a port was taken by another program; trying others")
+        _log.warning("Ray did not start: %s; once more", why)
         self._ray = RayProcess(self._site)
         self._start_ray(self._ray, self._link)
 
