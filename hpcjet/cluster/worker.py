@@ -140,13 +140,9 @@ class Worker:
                 raise HeadEnded
         if self._joined:
             raise NodeLostError(ray.what_happened("ended before the work was done"))
-        why = (
-            "a port was taken by another program"
-            if ray.port_was_taken
-            else "it was too slow"
-            if ray.was_too_slow
-            else ""
-        )
+        why = "a port was taken by another program" if ray.port_was_taken else ""
+        if ray.was_too_slow:
+            why = "it was too slow"
         if not (self._link and why and self._tries_left):
             raise BootstrapError(ray.what_happened("did not start"))
         self._tries_left -= 1
