@@ -12,7 +12,7 @@ from hpcjet.config.files import choices
 from hpcjet.config.root import SCHEMAS
 from hpcjet.errors import ConfigError
 
-MOST_POINTS = 1_000_000
+MOST_POINTS = 100_000
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,10 @@ def _axis(key: str, word: str, override: Override) -> Axis:
             f"{word}: an interval has no end of values: name them, as {key}=0,0.5,1 or '{key}=range(0,1,0.1)', or "
             "let a sweeper choose them that can, such as hydra/sweeper=optuna"
         )
-    values = tuple(_value(key, element, override) for element in _elements(override))
+    elements = list(itertools.islice(_elements(override), MOST_POINTS + 1))
+    if len(elements) > MOST_POINTS:
+        raise ConfigError(f"{word} has more than {MOST_POINTS} values: sweep less")
+    values = tuple(_value(key, element, override) for element in elements)
     if not values:
         allowed = (
             f"; it is one of {', '.join(choices(override.key_or_group))}" if override.key_or_group in SCHEMAS else ""
@@ -97,13 +100,13 @@ def _axis(key: str, word: str, override: Override) -> Axis:
     return Axis(key, values)
 
 
-def _elements(override: Override) -> list[Any]:
+def _elements(override: Override) -> Iterator[Any]:
     value = override.value()
     if isinstance(value, Glob):
         if override.key_or_group not in SCHEMAS:
             raise ConfigError(f"{override.input_line}: glob is for groups: {', '.join(SCHEMAS)}")
-        return value.filter(choices(override.key_or_group))
-    return list(override.sweep_iterator(Transformer.identity))
+        return iter(value.filter(choices(override.key_or_group)))
+    return iter(override.sweep_iterator(Transformer.identity))
 
 
 def _value(key: str, element: Any, override: Override) -> Value:
