@@ -63,10 +63,10 @@ def test_a_head_without_power_the_run_goes_on_after_the_requeue(lab: Lab, login:
 
 def test_a_higher_partition_preempts_the_run_which_goes_on_where_it_was(lab: Lab, login: Login, folder: Path) -> None:
     words = ("cluster=lab", "cluster.partition=spot", "cluster.nodes=2", "cluster.cpus_per_node=2", "cluster.mem_gb=4")
-    launch = login.start("+exp=swe", *words, "exp.attempts=2", "engine.latency_s=0.5", f"run.root={folder}/runs")
+    launch = login.start("+exp=swe", *words, "engine.latency_s=0.3", f"run.root={folder}/runs")
     with AtWork(login, folder, launch) as work:
         wait_for(lambda: bool(list(folder.glob("runs/*/*"))), timeout_s=30, what="the run")
-        wait_for(lambda: len(recorded(work.run)) >= 3, timeout_s=90, what="three results")
+        wait_for(lambda: len(recorded(work.run)) >= 2, timeout_s=90, what="two results")
         job = work.job
         whole = ["--partition=batch", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap", "sleep 8"]
         other = login.run("sbatch", "--parsable", *whole)
@@ -78,7 +78,8 @@ def test_a_higher_partition_preempts_the_run_which_goes_on_where_it_was(lab: Lab
         ended = work.ended(timeout_s=200)
         assert ended.code == 0, ended.output
         after = recorded(work.run)
-        assert len(after) == len(set(after)) == 16 and set(before) <= set(after)
+        assert 2 <= len(before) < 8, before
+        assert len(after) == len(set(after)) == 8 and set(before) <= set(after)
         assert sorted(path.name for path in work.run.path.glob(f"logs/{job}-*")) == [f"{job}-0", f"{job}-1"]
         asked = [row["reason"] for row in events(work.run) if row["event"] == "stop_asked"]
         assert asked == ["preempted"]
