@@ -1,4 +1,4 @@
-"""The `hpcjet` command: doctor, runs, status, logs, cancel, resume, report, sweep, tasks, lab."""
+"""The `hpcjet` command: doctor, runs, status, logs, cancel, resume, report, sweep, tasks, sandbox, lab."""
 
 import argparse
 import sys
@@ -35,12 +35,14 @@ def parser() -> argparse.ArgumentParser:
 
 def _register_others(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     from hpcjet.lab import command as lab
+    from hpcjet.sandbox import command as sandbox
     from hpcjet.sweep import command as sweep
     from hpcjet.tasks import command as tasks
     from hpcjet.tasks import validate_command
 
     sweep.register(commands)
     tasks.register(commands, more=[validate_command.register])
+    sandbox.register(commands)
     lab.register(commands)
 
 

@@ -151,11 +151,14 @@ def new_group(delegation: Delegation | None, limits: Limits, pids: Iterable[int]
     name = f"{NAME}{os.getpid()}-{next(_count)}"
     folders: dict[str, Path] = {}
     try:
+        wanted = settings(delegation.version, limits)
         for controller, parent in delegation.folders:
+            if not wanted[controller]:
+                continue
             folder = parent / name
             folder.mkdir(exist_ok=True)
             folders[controller] = folder
-            for file, content in settings(delegation.version, limits)[controller].items():
+            for file, content in wanted[controller].items():
                 with contextlib.suppress(FileNotFoundError):  # a kernel without swap accounting
                     (folder / file).write_text(content)
         for folder in set(folders.values()):
@@ -164,7 +167,7 @@ def new_group(delegation: Delegation | None, limits: Limits, pids: Iterable[int]
     except BaseException:
         Group(folders).remove()
         raise
-    return Group(folders)
+    return Group(folders) if folders else None
 
 
 def sweep(delegation: Delegation | None) -> None:

@@ -1,26 +1,31 @@
 """The program that makes a sandbox without bubblewrap: user namespaces, or Landlock alone.
 
 It is handed to a bare interpreter as text, so it imports nothing of this project. Arguments: a descriptor with this
-text, one with the plan (JSON; see userns.py and process.py), and the lifeline. It becomes two programs by exec: the
-command server with the caller's pipes, and above it the keeper, which ends the rest when the lifeline does.
+text, one with the plan (a Python literal; see userns.py and process.py), and the lifeline. It becomes two programs by
+exec: the command server with the caller's pipes, and above it the keeper, which ends the rest when the lifeline does.
 """
 
 # Calls of the kernel, one by one, by a program that lives for milliseconds:
-# ruff: noqa: PTH102, PTH103, PTH110, PTH112, PTH120, PTH123, PTH208, PTH211
+# ruff: noqa: PTH102, PTH103, PTH110, PTH112, PTH120, PTH123, PTH208, PTH211, SIM105
 
-import contextlib
+# Modules that pull in others are passed by, for they would cost more than all the rest: json, socket, typing, ...
+from __future__ import annotations
+
+import _socket
 import ctypes
 import fcntl
-import json
 import os
-import signal
-import socket
 import struct
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
-Plan = dict[str, Any]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    Plan = dict[str, Any]
+
+SIGHUP, SIGKILL, SIGPIPE, SIGXFSZ = 1, 9, 13, 25
 _libc = ctypes.CDLL(None, use_errno=True)
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
@@ -48,12 +53,12 @@ def prctl(option: int, value: int) -> None:
 
 
 def main() -> None:
-    with open(int(sys.argv[2]), encoding="utf-8") as file:
-        plan: Plan = json.load(file)
+    with open(int(sys.argv[2]), encoding="utf-8", errors="surrogateescape") as file:
+        plan: Plan = eval(file.read(), {"__builtins__": {}})
     lifeline = int(sys.argv[3])
     os.setsid()
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # this interpreter ignores them, and exec would pass that on
-        signal.signal(number, signal.SIG_DFL)
+    for number in (SIGPIPE, SIGXFSZ):  # this interpreter ignores them, and exec would pass that on
+        _libc.signal(number, 0)
     if plan["kind"] == "userns":
         enter_namespaces(plan)
     else:
@@ -61,16 +66,16 @@ def main() -> None:
     alive, told = os.pipe()
     child = os.fork()
     if not child:
-        with naming_the_step():
+        try:
             os.close(told)
             os.close(lifeline)
-            prctl(PR_PDEATHSIG, signal.SIGKILL)
-            if os.read(alive, 1) != b"x":  # the keeper died before the kernel was told to mind it
-                os._exit(1)
-            if plan["kind"] == "userns":
-                build_root(plan)
-            else:
-                restrict_files(plan)
+            prctl(PR_PDEATHSIG, SIGKILL)
+            if os.read(alive, 1) == b"x":  # else the keeper died before the kernel was told to mind it
+                (build_root if plan["kind"] == "userns" else restrict_files)(plan)
+        except OSError as error:
+            complain(f"{error.strerror} {error.filename or ''}")
+        finally:
+            os._exit(1)
     os.write(told, b"x")
     keep(plan["keeper"], lifeline)
 
@@ -84,28 +89,24 @@ def keep(keeper: Sequence[str], lifeline: int) -> None:
     close_all_but((0, 1, 2, lifeline))
     os.chdir("/")
     # SIGHUP, for which the keeper has a trap: SIGKILL would leave what runs below it.
-    prctl(PR_PDEATHSIG, signal.SIGHUP)
+    prctl(PR_PDEATHSIG, SIGHUP)
     os.execve(keeper[0], [*keeper, str(lifeline)], {})
 
 
 def close_all_but(spared: Sequence[int]) -> None:
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in spared:
-            with contextlib.suppress(OSError):
+            try:
                 os.close(int(name))
+            except OSError:  # the one that listed them
+                continue
 
 
-@contextlib.contextmanager
-def naming_the_step() -> Iterator[None]:
-    """The caller reads what went wrong on stderr, before the command server says anything."""
-    try:
-        yield
-    except OSError as error:
-        name = f" {error.filename}" if error.filename else ""
-        sys.stderr.write(f"contain: {error.strerror}{name}\n")
-    finally:
-        sys.stderr.flush()
-        os._exit(1)
+def complain(text: str) -> None:
+    """The caller reads what went wrong, before the command server says anything."""
+    sys.stderr.write(f"contain: {text.strip()}\n")
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def become(plan: Plan, env: dict[str, str]) -> None:
@@ -128,23 +129,15 @@ def become(plan: Plan, env: dict[str, str]) -> None:
 def enter_namespaces(plan: Plan) -> None:
     uid, gid = os.getuid(), os.getgid()
     flags = NEW_NAMESPACES | (0 if "--share-net" in plan["options"] else NEW_NETWORK)
-    with naming("Creating new namespace failed"):
+    step = "Creating new namespace failed"  # bubblewrap's words, which denial.py knows
+    try:
         call("unshare", _libc.unshare(flags))
-    with naming("setting up uid map"):
+        step = "setting up uid map"
         write("/proc/self/setgroups", "deny")
         write("/proc/self/uid_map", f"{uid} {uid} 1")
         write("/proc/self/gid_map", f"{gid} {gid} 1")
-
-
-@contextlib.contextmanager
-def naming(step: str) -> Iterator[None]:
-    """In bubblewrap's words, which denial.py knows."""
-    try:
-        yield
     except OSError as error:
-        sys.stderr.write(f"contain: {step}: {error.strerror}\n")
-        sys.stderr.flush()
-        os._exit(1)
+        complain(f"{step}: {error.strerror}")
 
 
 def write(path: str, text: str) -> None:
@@ -174,8 +167,10 @@ def build_root(plan: Plan) -> None:
     root.follow(plan["options"])
     if "--share-net" not in plan["options"]:
         loopback_up()
-    with contextlib.suppress(OSError):
+    try:
         write(f"{root.path}/proc/sys/user/max_user_namespaces", "0")
+    except OSError:  # the seccomp filter holds namespaces back too
+        pass
     os.chdir(root.path)
     machine = os.uname().machine
     call("pivot_root", _libc.syscall(PIVOT_ROOT[machine], b".", b"."))
@@ -306,9 +301,9 @@ def make_devices(dev: str) -> None:
 
 def loopback_up() -> None:
     get, set_, up = 0x8913, 0x8914, 1
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        flags = struct.unpack("16sH22x", fcntl.ioctl(control, get, struct.pack("16sH22x", b"lo", 0)))[1]
-        fcntl.ioctl(control, set_, struct.pack("16sH22x", b"lo", flags | up))
+    control = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
+    flags = struct.unpack("16sH22x", fcntl.ioctl(control.fileno(), get, struct.pack("16sH22x", b"lo", 0)))[1]
+    fcntl.ioctl(control.fileno(), set_, struct.pack("16sH22x", b"lo", flags | up))
 
 
 def drop_capabilities(machine: str) -> None:

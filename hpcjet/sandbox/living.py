@@ -81,7 +81,9 @@ class Living:
         self._server = Server(self._start, who=self._who, cpus=choose_cpus(spec.limits.cpus))
         try:
             self._group = new_group(self._backend.node.cgroup, spec.limits, self._server.pids())
-            meter = Meter(spec.limits, Disk(self._written()), self._server.init, self._group)
+            meter = Meter(
+                spec.limits, Disk(self._written()), self._server.init, self._group, lambda: self._server.usage().pids
+            )
             self._watched = Watched(meter, self._server.usage, self._server.kill_below)
             supervisor().watch(self._watched)
             if spec.network is Network.engine:

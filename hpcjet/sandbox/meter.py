@@ -1,6 +1,6 @@
 """What a sandbox uses, held against its limits."""
 
-import threading
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from hpcjet.sandbox.cgroup import Group
@@ -18,21 +18,20 @@ class Meter:
     root: int = 0
     """The command server's process."""
     group: Group | None = None
+    pids: Callable[[], Collection[int]] = tuple
+    """The processes of the sandbox now."""
 
     def __post_init__(self) -> None:
         self._cpu_start = 0.0
         self._full_at = Written()
-        self._lock = threading.Lock()
 
     def begin(self) -> None:
         """A command starts."""
         if self.limits.cpu_s is not None:
-            self._cpu_start = cpu_seconds(self.root, ())
-        if self.group is not None:
-            self.group.hit()
+            self._cpu_start = cpu_seconds(self.root, self.pids())
 
     def held(self) -> str:
-        """The limit that the kernel has held since the command started."""
+        """The limit that the kernel has held since it was asked last."""
         return self.group.hit() if self.group is not None else ""
 
     def look(self, usage: Usage) -> tuple[str, float]:

@@ -15,7 +15,6 @@ from hpcjet.engine.session import session_id
 from hpcjet.errors import HpcjetError, SandboxError, StoreError, TaskError
 from hpcjet.rundir import Artifacts, RunDir, atomic_write
 from hpcjet.sandbox import Limits, Sandbox, SandboxSpec, View, open_sandbox
-from hpcjet.sandbox.spec import GIB
 from hpcjet.swe.janitor import Janitor
 from hpcjet.swe.record import Record
 from hpcjet.swe.scaffold import Outcome, ScaffoldSettings, get_scaffold
@@ -169,7 +168,7 @@ class Attempter:
             view=View(lowers=tree.lowers, at=TESTBED),
             mounts=(base_git(tree),),
             cwd=TESTBED,
-            limits=Limits(memory_bytes=int(sandbox.memory_gb * GIB), processes=sandbox.processes),
+            limits=Limits.of(sandbox),
             keep_scratch=True,
         )
 

@@ -48,6 +48,8 @@ def check_sandbox(config: LaunchConfig) -> None:
     if found.runtime is None:
         asked_for = config.sandbox.bwrap is not None and found.denial == "program"
         raise ConfigError(found.reason) if asked_for else SandboxError(found.reason)
+    if not found.fixed_paths:
+        raise SandboxError(f"the tasks need sandboxes that show a tree at a path of their own: {found.reason}")
 
 
 def select(tasks: list[Task], exp: SweConfig, file: Path) -> list[Task]:

@@ -201,10 +201,11 @@ def test_a_node_that_denies_user_namespaces_is_told_with_a_cure(overlay: Sandbox
     for package in (ROOT / "hpcjet", *wheel):
         shutil.copytree(package, place / "site" / package.name)
     code = """if True:
-        from hpcjet.config.sandbox import SandboxConfig
+        from hpcjet.config.sandbox import SandboxConfig, SandboxKind
         from hpcjet.sandbox import probe
-        found = probe(SandboxConfig())
-        print(found.kind, found.denial, found.reason)
+        for require in (SandboxKind.userns, None):
+            found = probe(SandboxConfig(require=require))
+            print(found.kind, found.denial, found.reason.replace(chr(10), " "))
     """
     mounts = (Mount(source=place / "site", target="/site"),)
     with open_sandbox(overlay, SandboxSpec(scratch=place / "s", mounts=mounts)) as box:

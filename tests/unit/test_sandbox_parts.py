@@ -16,11 +16,11 @@ from hpcjet.sandbox import Limits, Mount, SandboxSpec, View, read_back
 from hpcjet.sandbox.copies import copy_stack
 from hpcjet.sandbox.denial import classify
 from hpcjet.sandbox.identity import identity
+from hpcjet.sandbox.meter import judge
 from hpcjet.sandbox.options import Features, Layout, environment, render_options
 from hpcjet.sandbox.output import Output
 from hpcjet.sandbox.processes import Usage, _children_by_scan, children
 from hpcjet.sandbox.scratch import remove_tree
-from hpcjet.sandbox.meter import judge
 
 FULL = Features(overlay=True, tmpfs_size=True, disable_userns=True, nproc=True)
 
