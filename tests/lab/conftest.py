@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from launching import Login
 
 from hpcjet.errors import LabError
 from hpcjet.lab import Lab
@@ -38,6 +39,16 @@ def lab(lab_was_up: bool) -> Iterator[Lab]:
         yield lab
     finally:
         lab.down()
+
+
+@pytest.fixture(scope="session")
+def tasks(lab: Lab) -> None:
+    """Eight real CPython tasks, built and validated by the user, as the README says."""
+    login = Login(lab)
+    built = login.hpcjet("tasks", "build", "debian", "python3.11", timeout_s=300)
+    assert built.code == 0, built.output
+    validated = login.hpcjet("tasks", "validate", "--limit", "8", timeout_s=600)
+    assert validated.code == 0, validated.output
 
 
 @pytest.fixture(scope="module")

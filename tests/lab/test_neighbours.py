@@ -101,7 +101,7 @@ def test_who_does_not_know_the_secret_is_refused_from_another_node(lab: Lab, log
             assert code != 0 and "auth" in said.lower(), said
 
         head = json.loads(work.run.rendezvous(work.job, restart=0).joinpath("head.json").read_text())
-        host = lab.layout.node_address(work.nodes[0])
+        host = str(lab.layout.node_address(work.nodes[0]))
         knocked = lab.on_node(3, ["/usr/bin/python3", "-c", KNOCK, host, str(head["port"])], as_user=True)
         assert knocked.stdout.split("\n")[:2] == ["nonce", "''"], knocked.stdout + knocked.stderr
 

@@ -43,15 +43,6 @@ def root(login: Login, request: pytest.FixtureRequest) -> Iterator[Path]:
     yield folder
 
 
-@pytest.fixture(scope="module")
-def tasks(login: Login) -> None:
-    """Eight real CPython tasks, built and validated by the user, as the README says."""
-    built = login.hpcjet("tasks", "build", "debian", "python3.11", timeout_s=300)
-    assert built.code == 0, built.output
-    validated = login.hpcjet("tasks", "validate", "--limit", "8", timeout_s=600)
-    assert validated.code == 0, validated.output
-
-
 def job_id(output: str) -> str:
     return next(line.split()[-1] for line in output.splitlines() if line.startswith("Slurm job"))
 
