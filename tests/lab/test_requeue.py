@@ -61,9 +61,7 @@ def test_a_head_without_power_the_run_goes_on_after_the_requeue(lab: Lab, login:
         assert len(list(work.run.path.glob("logs/*-1"))) == 1
 
 
-def test_a_higher_partition_preempts_a_run_which_goes_on_where_it_was(
-    login: Login, tasks: None, folder: Path
-) -> None:
+def test_a_higher_partition_preempts_a_run_which_goes_on_where_it_was(login: Login, tasks: None, folder: Path) -> None:
     words = ("cluster=lab", "cluster.partition=spot", "cluster.nodes=2", "cluster.cpus_per_node=2", "cluster.mem_gb=4")
     launch = login.start("+exp=swe", *words, "engine.latency_s=0.3", f"run.root={folder}/runs")
     with AtWork(login, folder, launch) as work:
