@@ -71,7 +71,10 @@ def main() -> None:
             os.close(lifeline)
             prctl(PR_PDEATHSIG, SIGKILL)
             if os.read(alive, 1) == b"x":  # else the keeper died before the kernel was told to mind it
-                (build_root if plan["kind"] == "userns" else restrict_files)(plan)
+                if plan["kind"] == "userns":
+                    os.setsid()  # no session that commands share with a process outside
+                    build_root(plan)
+                restrict_files(plan)
         except OSError as error:
             complain(f"{error.strerror} {error.filename or ''}")
         finally:

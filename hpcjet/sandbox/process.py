@@ -12,7 +12,8 @@ from hpcjet.sandbox.options import IO, SYSTEM, Layout, environment
 from hpcjet.sandbox.rules import seccomp_filter
 from hpcjet.sandbox.spec import Network, SandboxSpec
 
-DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts")
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx")
+"""Not pts: the user's other terminals are there. openpty(3) makes new ones without it (TIOCGPTPEER)."""
 
 
 @dataclass(frozen=True)

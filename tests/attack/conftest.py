@@ -10,6 +10,8 @@ FIELDS = {
     "ordinary-overlay": ("ordinary", "overlay"),
     "root-overlay": ("root", "overlay"),
     "ordinary-copy": ("ordinary", "copy"),
+    "ordinary-userns": ("ordinary", "userns"),
+    "ordinary-process": ("ordinary", "process"),
 }
 
 
@@ -30,7 +32,7 @@ def fields() -> Iterator[Callable[[str], Field]]:
         field.close()
 
 
-@pytest.fixture(scope="session", params=FIELDS)
+@pytest.fixture(scope="session", params=[name for name in FIELDS if name != "ordinary-process"])
 def field(request: pytest.FixtureRequest, fields: Callable[[str], Field]) -> Field:
     return fields(request.param)
 
@@ -39,3 +41,9 @@ def field(request: pytest.FixtureRequest, fields: Callable[[str], Field]) -> Fie
 def usual(fields: Callable[[str], Field]) -> Field:
     """The usual field alone, for rows that are the same on all."""
     return fields("ordinary-overlay")
+
+
+@pytest.fixture(scope="session")
+def processes(fields: Callable[[str], Field]) -> Field:
+    """The weakest kind, for nodes without user namespaces."""
+    return fields("ordinary-process")

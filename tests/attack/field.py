@@ -4,6 +4,7 @@ import base64
 import fcntl
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -13,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ class Done:
 
 
 class Field:
-    """`mode`: ordinary or root, who hpcjet runs as; `way`: overlay or copy."""
+    """`mode`: ordinary or root, who hpcjet runs as; `way`: overlay or copy (of bwrap), or another kind of sandbox."""
 
     def __init__(self, mode: str, way: str) -> None:
         self.mode, self.way = mode, way
@@ -81,7 +82,7 @@ class Field:
         shutil.copy(Path(__file__).with_name("keeper.py"), self.place / "site/keeper.py")
 
     def _start(self, way: str) -> None:
-        config = {"scratch": str(self.scratch)}
+        config = {"scratch": str(self.scratch), "kind": way if way in ("userns", "process") else "bwrap"}
         if way == "copy":
             old = shutil.which("bwrap", path="/usr/bin:/bin")
             if not old or b"--overlay-src" in subprocess.run([old, "--help"], capture_output=True, check=False).stdout:
@@ -158,8 +159,19 @@ class Field:
         return Done(**{**found, "output": base64.b64decode(found["output"])})
 
     def attack(self, attack: Attack, *, box: str = "") -> Done:
-        line, stdin = command(attack)
-        return self.run(box or self.shared(), line, timeout_s=attack.timeout_s, stdin=stdin)
+        box = box or self.shared()
+        line, stdin = command(replace(attack, script=self._translated(attack.script, box)))
+        return self.run(box, line, timeout_s=attack.timeout_s, stdin=stdin)
+
+    def _translated(self, script: str, box: str) -> str:
+        """With the places where this kind of sandbox has its folders."""
+        if self.way != "process":
+            return script
+        scratch = self.scratch / box
+        places = {"/testbed": f"{scratch}/upper", "/data/public": str(self.estate.root / "public")}
+        for place, real in {**places, "/home/agent": f"{scratch}/home"}.items():
+            script = script.replace(place, real)
+        return re.sub(r"(?<![\w])/tmp\b", f"{scratch}/tmp", script)
 
     def outside(self, attack: Attack) -> bytes:
         """The same script without a sandbox."""

@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from hpcjet.config.sandbox import SandboxConfig
+from hpcjet.config.sandbox import SandboxConfig, SandboxKind
 from hpcjet.sandbox import Limits, Mount, Sandbox, SandboxSpec, View, open_sandbox, probe, read_back
 from hpcjet.sandbox.identity import identity
 
@@ -22,10 +22,12 @@ _out = threading.Lock()
 
 
 def main() -> None:
-    config = SandboxConfig(**{key: Path(value) for key, value in json.loads(sys.argv[1]).items()})
+    given = json.loads(sys.argv[1])
+    kind = SandboxKind(given.pop("kind"))
+    config = SandboxConfig(kind=kind, **{key: Path(value) for key, value in given.items()})
     _hold_a_key()
     found = probe(config)
-    _answer({"kind": found.kind, "overlay": found.overlay, "reason": found.reason, "pid": os.getpid()})
+    _answer({"kind": found.kind, "overlay": found.overlay, "reason": found.reason, "landlock": getattr(found.runtime, "landlock", 0)})
     for line in sys.stdin:
         threading.Thread(target=_serve, args=(config, json.loads(line)), daemon=True).start()
 

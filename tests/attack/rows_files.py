@@ -71,7 +71,12 @@ ROWS = (
     ),
     Attack(
         name="public-folder", tries="changing a folder that is shown read-only", process=LANDLOCK,
-        script='for f in /data/public/readable "$ESTATE/public/readable"; do echo x >$f; chmod 666 $f; rm -f $f; done',
+        script='for f in /data/public/readable "$ESTATE/public/readable"; do echo x >$f; rm -f $f; done',
+    ),
+    Attack(
+        name="modes-and-times", tries="modes, times and attributes of what is shown read-only", process=REACHES,
+        script="""for f in /data/public/readable "$ESTATE/public/readable" "$HOST_TREE/a.txt" "$OPEN/canary"; do
+          chmod 666 $f; touch -d 1990-01-01 $f && [ $f = /data/public/readable ] && reached; done; true""",
     ),
     Attack(
         name="hard-link", tries="a second name for a file that is shown read-only, in a folder that can be written",
@@ -200,11 +205,13 @@ for path in paths:
         process=LANDLOCK,
     ),
     Attack(
-        name="slurm", tries="Slurm's configuration, and its commands",
-        script="""cat /etc/slurm*/*.conf /etc/munge/* /var/spool/slurm*/conf-cache/* 2>/dev/null | grep . && reached
-        for c in "scontrol ping" sinfo squeue "sbatch --wrap true"; do
+        name="slurm-commands", tries="asking Slurm for anything", process=LANDLOCK,
+        script="""for c in "scontrol ping" sinfo squeue "sbatch --wrap true"; do
           command -v ${c%% *} >/dev/null && timeout 5 $c 2>/dev/null | grep -iE 'up|job' && reached $c; done; true""",
-        process=LANDLOCK,
+    ),
+    Attack(
+        name="slurm-configuration", tries="the configuration and the keys of Slurm and munge", process=REACHES,
+        script="""cat /etc/slurm*/*.conf /etc/munge/* /var/spool/slurm*/conf-cache/* 2>/dev/null | grep . && reached; true""",
     ),
     Attack(
         name="sys", tries="/sys, and control groups in it",

@@ -3,8 +3,6 @@
 
 from attack import LANDLOCK, REACHES, Attack
 
-SECCOMP = "the seccomp filter"
-
 ROWS = (
     Attack(
         name="user-namespace", tries="root in a user namespace of its own", process=REACHES,
@@ -42,7 +40,7 @@ int main(void) {
     ),
     Attack(
         name="uid-map", tries="another user id by the id maps", lang="python", script="""
-for name in ("uid_map", "gid_map", "setgroups", "projid_map"):
+for name in ("uid_map", "gid_map", "setgroups"):  # project ids count in the first user namespace alone
     for who in ("self", "1"):
         if put(f"/proc/{who}/{name}", "0 0 1"): reached(name)
 """,
@@ -96,7 +94,7 @@ if call(433, -100, b"/usr", 0) >= 0: reached("fspick")
         name="cgroup-release-agent", tries="a command run by the host when a control group empties (CVE-2022-0492)",
         script="""mkdir -p /tmp/cg && { mount -t cgroup -o rdma x /tmp/cg || mount -t cgroup2 x /tmp/cg; } 2>/dev/null && reached
         unshare -UrmC sh -c 'mount -t cgroup -o memory x /tmp/cg' 2>/dev/null && reached
-        grep -vE ':/$|^0::/$' /proc/self/cgroup | grep . && reached its place in the tree of control groups; true""",
+        grep -vE ':/(hpcjet-sandbox-[0-9-]+)?$' /proc/self/cgroup | grep . && reached its place in the tree of control groups; true""",
         process=REACHES,
     ),
     Attack(
@@ -156,13 +154,13 @@ for ring in (-3, -4, -5, -1, -2):
     key = call(250, 10, ring, b"user", b"hpcjet-attack", 0)
     if key > 0 and call(250, 11, key, buf, 200) > 0: reached(ring, buf.value[:3])
     if ring == -3 and call(250, 6, ring, buf, 200) > 0: print(buf.value)
-""", waits_for=SECCOMP, control=True, process=REACHES,
+""", control=True, process=REACHES,
     ),
     Attack(
         name="leave-a-key", tries="a key that the next attempt, or the user, would find", lang="python", script="""
 for ring in (-3, -4, -5):
     if call(248, b"user", b"hpcjet-left", b"x", 1, ring) > 0: reached(ring)
-""", waits_for=SECCOMP, process=REACHES,
+""", process=REACHES,
     ),
     Attack(
         name="bpf", tries="a program in the kernel by bpf(2)", lang="python", script="""
@@ -184,18 +182,18 @@ for pid, cpu in ((-1, 0), (1, -1), (int(E["VICTIM"]), -1)):
         script="""
 if call(298, struct.pack("IIQ", 1, 112, 0) + bytes(96), 0, -1, -1, 0) >= 0: reached()
 if call(298, struct.pack("IIQ", 1, 112, 0) + bytes(24) + struct.pack("Q", 0x60) + bytes(64), 0, -1, -1, 0) >= 0: reached()
-""", waits_for=SECCOMP, process=REACHES,
+""", process=REACHES,
     ),
     Attack(
         name="userfaultfd", tries="userfaultfd(2), with which races in the kernel are won", lang="python", script="""
 for flags in (0, 1):
     if call(323, flags) >= 0: reached(flags)
-""", waits_for=SECCOMP, process=REACHES,
+""", process=REACHES,
     ),
     Attack(
         name="io-uring", tries="io_uring, which goes around filters of system calls", lang="python", script="""
 if call(425, 4, ctypes.create_string_buffer(200)) >= 0: reached()
-""", waits_for=SECCOMP, process=REACHES,
+""", process=REACHES,
     ),
     Attack(
         name="privileged-calls", tries="calls that only root may make", lang="python", script="""

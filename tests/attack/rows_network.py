@@ -38,8 +38,12 @@ try:
     s = socket.socket(socket.AF_UNIX); s.connect("\\0" + E["ABSTRACT"])
     if s.recv(100): reached()
 except OSError as e: print(e)
-if any(line.split()[-1].startswith("@") for line in open("/proc/net/unix").readlines()[1:]): reached("names")
 """,
+    ),
+    Attack(
+        name="names-of-sockets", tries="the list of the host's abstract sockets, and its connections", control=True,
+        script="""grep -F "@$ABSTRACT" /proc/net/unix && reached
+        [ $(wc -l </proc/net/unix) -gt 20 ] && reached; true""", process=REACHES,
     ),
     Attack(
         name="agent-socket", tries="the ssh agent and D-Bus, by the path of their socket", control=True, lang="python",
@@ -115,7 +119,7 @@ for protocol, group in ((15, 1), (15, 2), (9, 1)):
     ),
     Attack(
         name="virtual-machine-socket", tries="the host of a virtual machine, by vsock, which no namespace divides",
-        lang="python", waits_for="the seccomp filter", process=REACHES, script="""
+        lang="python", process=REACHES, script="""
 for cid in (2, 1, 0):
     try: s = socket.socket(40, socket.SOCK_STREAM)
     except OSError: break

@@ -58,6 +58,7 @@ def test_nothing_is_left_of_who_was_killed(base: Path) -> None:
     assert sum(row["processes"] > 2 for row in rows) > len(rows) / 2, rows  # most were killed at work
     assert (base / "hj-decoy").is_dir()
     log = base / "worker.log"
-    assert not log.exists() or not log.read_text(), log.read_text()[:2000]
+    troubles = log.read_text().replace("ready\n", "") if log.exists() else ""
+    assert not troubles, troubles[:2000]
     if "HPCJET_KILLS" in os.environ:
         print(*done.stdout.splitlines(), sep="\n")

@@ -1,7 +1,7 @@
 """What must not be reached from inside: the rows of the tables, on every field."""
 
 import pytest
-from attack import Attack
+from attack import LANDLOCK, REACHES, Attack
 from estate import MARK
 from field import Field
 from rows_files import ROWS as FILES
@@ -27,6 +27,19 @@ def test_nothing_outside_is_reached(attack: Attack, field: Field, request: pytes
     assert not done.error and not done.timed_out, done
     assert not attack.after or not attack.after(field), done
     assert field.run(box, "echo usable").output == b"usable\n"
+
+
+@pytest.mark.parametrize("attack", [row for row in ROWS if row.process != REACHES], ids=lambda row: row.name)
+def test_without_namespaces_less_is_promised(attack: Attack, processes: Field) -> None:
+    if attack.process == LANDLOCK and processes.found["landlock"] < 6:
+        pytest.skip(f"the kernel has version {processes.found['landlock']} of Landlock; 6 is needed for all rows")
+    processes.estate.touched()
+    processes.shared()
+    done = processes.attack(attack)
+    traces = processes.estate.touched()
+    if attack.spoils:
+        processes.shared(fresh=True)
+    assert not traces and b"REACHED" not in done.output and MARK.encode() not in done.output, (traces, done)
 
 
 @pytest.mark.parametrize("attack", [row for row in ROWS if row.control], ids=lambda row: row.name)
