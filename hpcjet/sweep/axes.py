@@ -34,12 +34,12 @@ class Axis:
     @property
     def path(self) -> str:
         """The key alone."""
-        return self.values[0].override.key_or_group
+        return self.key.lstrip("+").partition("@")[0]
 
     @property
     def is_choice(self) -> bool:
         """Whether a group is chosen by it: then other keys get other schemas."""
-        return self.path in SCHEMAS or self.values[0].override.package is not None
+        return self.path in SCHEMAS or "@" in self.key
 
 
 @dataclass(frozen=True)

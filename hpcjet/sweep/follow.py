@@ -28,8 +28,8 @@ def follow(sweep: SweepDir, console: Console) -> int:
         return EXIT_INTERRUPTED
 
 
-def await_end(sweep: SweepDir, console: Console | None) -> list[Standing]:
-    """The points once none is queued or running."""
+def await_end(sweep: SweepDir, console: Console | None, *, only: Sequence[int] | None = None) -> list[Standing]:
+    """The points once none, or none of `only`, is queued or running."""
     about, total, pause_s, last = sweep.read_about(), len(sweep.hashes()), QUICKEST_S, ""
     live = Live(console=console, refresh_per_second=4) if console and console.is_terminal else None
     if live:
@@ -43,7 +43,8 @@ def await_end(sweep: SweepDir, console: Console | None) -> list[Standing]:
                 live.update(lines(tally, total), refresh=True)
             elif console and counts_text(tally) != last:
                 console.print(f"{time.strftime('%H:%M:%S')}  {counts_text(tally)}", highlight=False, soft_wrap=True)
-            if not any(where in GOING_ON for where in tally):
+            awaited = found if only is None else [found[index] for index in only]
+            if not any(each.where in GOING_ON for each in awaited):
                 return found
             changed = counts_text(tally) != last
             last = counts_text(tally)

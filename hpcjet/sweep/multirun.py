@@ -26,7 +26,7 @@ def multirun(words: Sequence[str]) -> int:
         from hpcjet.sweep.sweeper import run_sweeper
 
         return run_sweeper(sweeper, words)
-    request = read_request(words)
+    request = read_request([word for word in words if word != "hydra/sweeper=basic"])
     _, first = next(configs(request))
     stays = first.follow and any(value.override.key_or_group == "follow" for value in request.fixed)
     if first.dry_run:

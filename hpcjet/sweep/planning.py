@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -43,26 +44,42 @@ class SweepPlan:
 
 def plan_sweep(request: Request) -> SweepPlan:
     """All points of a request. Raises HpcjetError for the first that is wrong; nothing is written."""
-    files, plain = _Files(), Plain()
-    swept = frozenset(axis.path for axis in request.axes if axis.path.startswith("cluster."))
-    plan: SweepPlan | None = None
-    known: set[str] = set()
+    planner = Planner(request)
     for values, config in configs(request):
-        config, tasks = files.found(config)
-        data = plain.of(config)
-        plan = plan or SweepPlan(request, config, data)
-        name = plain.hash_of(config, swept=swept)
-        if name in known:
+        planner.add([value.word for value in values], config)
+    return planner.plan
+
+
+class Planner:
+    """Makes a plan of points that come one after the other."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._files, self._plain = _Files(), Plain()
+        self._swept = frozenset(axis.path for axis in request.axes if axis.path.startswith("cluster."))
+        self._known: dict[str, int] = {}
+        self._plan: SweepPlan | None = None
+
+    def add(self, words: Sequence[str], config: LaunchConfig) -> int:
+        """Add a point; returns its index, that of an earlier one that computes the same if there is one."""
+        config, tasks = self._files.found(config)
+        data = self._plain.of(config)
+        plan = self._plan = self._plan or SweepPlan(self._request, config, data, tasks=self._files.tasks)
+        name = self._plain.hash_of(config, swept=self._swept)
+        if name in self._known:
             plan.twins += 1
-            continue
-        known.add(name)
-        words = tuple(value.word for value in values)
-        plan.points.append(Point(len(plan.points), name, words, changes(plan.base, data), tasks))
+            return self._known[name]
+        self._known[name] = index = len(plan.points)
+        plan.points.append(Point(index, name, tuple(words), changes(plan.base, data), tasks))
         plan.configs.append(config)
-    assert plan is not None, "a request has at least one point"
-    plan.tasks = files.tasks
-    _check(plan)
-    return plan
+        return index
+
+    @property
+    def plan(self) -> SweepPlan:
+        """Raises ConfigError for points that cannot be one sweep."""
+        assert self._plan is not None, "there is at least one point"
+        _check(self._plan)
+        return self._plan
 
 
 def _check(plan: SweepPlan) -> None:

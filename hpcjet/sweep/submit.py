@@ -14,7 +14,7 @@ from pathlib import Path
 from hpcjet import __version__
 from hpcjet.config.cluster import SlurmConfig
 from hpcjet.config.plain import to_dict
-from hpcjet.config.root import LaunchConfig, SnapshotKind, kind_of
+from hpcjet.config.root import SnapshotKind, kind_of
 from hpcjet.errors import ConfigError, HpcjetError
 from hpcjet.plan import make_plan
 from hpcjet.preflight import check_slurm
@@ -48,7 +48,7 @@ def submit_sweep(plan: SweepPlan, words: Sequence[str], *, tell: Tell) -> SweepD
     about, points = described(plan, words)
     groups = groups_of(about, points, [point.index for point in points])
     most = check(groups)
-    sweep = before or SweepDir(root / FOLDER / name_of(plan.first))
+    sweep = before or SweepDir(root / FOLDER / (plan.first.sweep.name or new_name(about.exp)))
     tell(f"sweep {sweep}")
     sweep.make()
     with RunLock(sweep.path):
@@ -56,6 +56,20 @@ def submit_sweep(plan: SweepPlan, words: Sequence[str], *, tell: Tell) -> SweepD
         _write(sweep, about, points, plan)
         _submit(sweep, about, points, most, tell)
     return sweep
+
+
+def grow_sweep(sweep: SweepDir, plan: SweepPlan, words: Sequence[str], *, new: Sequence[int], tell: Tell) -> None:
+    """Submit the `new` points of a plan whose other points the sweep has already. Raises HpcjetError."""
+    about, points = described(plan, words)
+    most = check(groups_of(about, points, new))
+    sweep.make()
+    with RunLock(sweep.path):
+        found = sweep.read_about().found if sweep.about.exists() else {}
+        chosen = [points[index] for index in new]
+        more = _with_found(about, chosen, sweep.path.parent.parent, tell, but=sweep).found
+        about = replace(about, found={**found, **more})
+        _write(sweep, about, points, plan)
+        _submit(sweep, about, points, most, tell, only=frozenset(new))
 
 
 def resume_sweep(sweep: SweepDir, *, tell: Tell) -> None:
@@ -80,9 +94,9 @@ def same_sweep(root: Path, plan: SweepPlan) -> SweepDir | None:
     return None
 
 
-def name_of(config: LaunchConfig) -> str:
-    """The name asked for, or one of its own; not of the form of a run's, which `hpcjet runs` lists."""
-    return config.sweep.name or f"{kind_of('exp', config.exp)}-{datetime.now():%Y%m%d-%H%M%S}-{new_short_id()}"
+def new_name(exp: str) -> str:
+    """Not of the form of a run's name, which `hpcjet runs` lists."""
+    return f"{exp}-{datetime.now():%Y%m%d-%H%M%S}-{new_short_id()}"
 
 
 def described(plan: SweepPlan, words: Sequence[str]) -> tuple[About, list[Point]]:
@@ -125,14 +139,14 @@ def _merged(sweep: SweepDir, about: About, points: list[Point]) -> tuple[About, 
     return replace(about, created=before.created, found=before.found), renumbered
 
 
-def _with_found(about: About, points: list[Point], root: Path, tell: Tell) -> About:
+def _with_found(about: About, points: Sequence[Point], root: Path, tell: Tell, *, but: SweepDir | None = None) -> About:
     """With the points that earlier sweeps have done, or have at work."""
     if about.base["sweep"]["rerun"]:
         return about
     found: dict[str, str] = {}
     for sweep, shared in earlier(root, {point.hash: point.index for point in points}):
         new = {theirs: mine for theirs, mine in shared.items() if str(mine) not in found}
-        if not new:
+        if not new or sweep == but:
             continue
         with suppress(HpcjetError, OSError):
             there = standings(sweep, sweep.read_about(), max(new) + 1, now=time.time())
@@ -171,7 +185,9 @@ def _frozen(sweep: SweepDir, about: About, plan: SweepPlan) -> About:
     return replace(about, base=to_dict(config))
 
 
-def _submit(sweep: SweepDir, about: About, points: list[Point], most: int, tell: Tell) -> None:
+def _submit(
+    sweep: SweepDir, about: About, points: list[Point], most: int, tell: Tell, *, only: frozenset[int] | None = None
+) -> None:
     about = sweep.read_about()
     arrays = sweep.arrays()
     for array in arrays:
@@ -181,7 +197,8 @@ def _submit(sweep: SweepDir, about: About, points: list[Point], most: int, tell:
     found = standings(sweep, about, len(points), now=time.time())
     rerun = about.base["sweep"]["rerun"]
     todo = [index for index, each in enumerate(found) if _is_to_run(each, rerun=rerun)]
-    tell(_summary(sweep, found, todo))
+    todo = [index for index in todo if only is None or index in only]
+    tell(_summary(found, todo))
     new = list(_arrays(groups_of(about, points, todo), first=len(arrays), most=most, rerun=rerun)) if todo else []
     # All of them are recorded before the first is submitted: whoever goes on after us knows what there is to do.
     for array in new:
@@ -194,7 +211,7 @@ def _is_to_run(each: Standing, *, rerun: bool) -> bool:
     return each.where not in GOING_ON and (rerun or each.where is not Where.done)
 
 
-def _summary(sweep: SweepDir, found: Sequence[Standing], todo: Sequence[int]) -> str:
+def _summary(found: Sequence[Standing], todo: Sequence[int]) -> str:
     chosen = set(todo)
     left = Counter(each.where for index, each in enumerate(found) if index not in chosen)
     again = sum(found[index].where is not Where.missing for index in todo)
