@@ -17,8 +17,10 @@ from hpcjet.rundir import RunDir
 from hpcjet.slurm.jobid import split_key
 from hpcjet.slurm.query import JobState, Stage, job_states
 from hpcjet.slurm.requeue import Cause
+from hpcjet.slurm.states import PURGED
 from hpcjet.sweep.folder import About, Array, SweepDir
 from hpcjet.sweep.script import ELEMENT
+from hpcjet.sweep.verify import is_anothers, tokens
 
 
 class Where(str, Enum):
@@ -68,6 +70,10 @@ class Standing:
     """From its start to its last word; of one that runs, to now."""
 
 
+Mark = tuple[int, int]
+"""Array and element."""
+
+
 @dataclass(frozen=True)
 class Place:
     """The element that has a point."""
@@ -92,6 +98,11 @@ class Place:
         """Whether the point begins with its allocation."""
         return self.array.pack == 1 and self.array.job != LOCAL
 
+    @property
+    def mark(self) -> Mark:
+        """Unlike Slurm's numbers it is never used twice."""
+        return self.array.number, self.element
+
     def has(self, word: RunState) -> bool:
         """Whether a run's word is of this submission: one of an earlier try says nothing about it."""
         if word.phase is Phase.submitted:
@@ -114,7 +125,7 @@ def standings(sweep: SweepDir, about: About, count: int, *, now: float) -> list[
     found = []
     for index in range(count):
         place = places.get(index)
-        job = jobs.get(place.key) if place else None
+        job = jobs.get(place.mark) if place else None
         known = elsewhere.get(index)
         found.append(known or standing(sweep.run(index), place, words.get(index), job, now=now))
     return found
@@ -211,13 +222,29 @@ def _is_last(word: RunState) -> bool:
     return word.final and not word.then
 
 
-def _ask(places: Mapping[int, Place], words: Mapping[int, RunState | None], *, uid: int) -> dict[str, JobState]:
+def _ask(places: Mapping[int, Place], words: Mapping[int, RunState | None], *, uid: int) -> dict[Mark, JobState]:
     """The jobs of points that are not done."""
-    todo = [place for index, place in places.items() if place.array.submitted and not place.is_done(words.get(index))]
-    here = {place.key: is_alive(place.array.pid) for place in {p.key: p for p in todo}.values() if place.array.pid}
-    found = {key: JobState(Stage.running if alive else Stage.ended, "ended") for key, alive in here.items()}
-    asked = {place.key: place.array.submitted for place in todo if not place.array.pid}
-    return found | (job_states(asked, uid=uid, submitted=asked) if asked else {})
+    todo = {
+        place.mark: place
+        for index, place in places.items()
+        if place.array.submitted and not place.is_done(words.get(index))
+    }
+    on_slurm = {mark: place for mark, place in todo.items() if not place.array.pid}
+    here = {place.array.number: place.array.pid for place in todo.values() if place.array.pid}
+    alive = {number: is_alive(pid) for number, pid in here.items()}
+    found = {
+        mark: JobState(Stage.running if alive[mark[0]] else Stage.ended, "ended")
+        for mark, place in todo.items()
+        if place.array.pid
+    }
+    if not on_slurm:
+        return found
+    asked = {place.key: place.array.submitted for place in on_slurm.values()}
+    jobs, held = job_states(asked, uid=uid, submitted=asked), tokens(uid=uid)
+    lost = JobState(Stage.ended, PURGED)
+    return found | {
+        mark: lost if is_anothers(place.array, held) else jobs[place.key] for mark, place in on_slurm.items()
+    }
 
 
 def is_alive(pid: int) -> bool:

@@ -1,6 +1,5 @@
 """Bring a sweep on its way: find what is done, write the folder, submit what is left, each array exactly once."""
 
-import json
 import secrets
 import shutil
 import time
@@ -32,6 +31,7 @@ from hpcjet.sweep.planning import SweepPlan
 from hpcjet.sweep.points import Point
 from hpcjet.sweep.script import render
 from hpcjet.sweep.states import GOING_ON, LOCAL, Standing, Where, standings
+from hpcjet.sweep.verify import LOST, lost, seen
 
 MAX_ARRAY_SIZE = 1001
 """Slurm's own default, where the controller does not say."""
@@ -186,7 +186,14 @@ def _frozen(sweep: SweepDir, about: About, plan: SweepPlan) -> About:
 
 
 def _submit(
-    sweep: SweepDir, about: About, points: list[Point], most: int, tell: Tell, *, only: frozenset[int] | None = None
+    sweep: SweepDir,
+    about: About,
+    points: list[Point],
+    most: int,
+    tell: Tell,
+    *,
+    only: frozenset[int] | None = None,
+    tries: int = 3,
 ) -> None:
     about = sweep.read_about()
     arrays = sweep.arrays()
@@ -203,8 +210,12 @@ def _submit(
     # All of them are recorded before the first is submitted: whoever goes on after us knows what there is to do.
     for array in new:
         sweep.write_array(array)
-    for array in new:
-        _hand_over(sweep, about, points, array, tell)
+    handed = [_hand_over(sweep, about, points, array, tell) for array in new]
+    if gone := lost(sweep, handed) if tries else []:
+        for array in gone:
+            tell(f"Slurm job {array.job} is not there any more: its points are submitted again")
+            sweep.write_array(replace(array, refused=LOST))
+        _submit(sweep, about, points, most, tell, only=only, tries=tries - 1)
 
 
 def _is_to_run(each: Standing, *, rerun: bool) -> bool:
@@ -241,18 +252,20 @@ def _arrays(groups: Sequence[Group], *, first: int, most: int, rerun: bool) -> "
 
 def _hand_over(
     sweep: SweepDir, about: About, points: list[Point], array: Array, tell: Tell, *, again: bool = False
-) -> None:
+) -> Array:
     """Submit an array, and record that it is. Raises HpcjetError; it is open then, or refused if Slurm said so."""
     now = time.time()
     if about.cluster == LOCAL:
         pid = (local.find(sweep, array) if again else None) or local.start(sweep, array, python=about.python)
-        sweep.write_array(replace(array, job=LOCAL, pid=pid, submitted=now))
+        array = replace(array, job=LOCAL, pid=pid, submitted=now)
+        sweep.write_array(array)
         at_once = f", {array.parallelism} at a time" if array.parallelism > 1 else ", one after the other"
         tell(f"process {pid}: {len(array.points)} points{at_once}")
-        return
-    if job := _seen(sweep, array) if again else None:
-        sweep.write_array(replace(array, job=job, submitted=now))
-        return
+        return array
+    if job := seen(sweep, array) if again else None:
+        array = replace(array, job=job, submitted=now)
+        sweep.write_array(array)
+        return array
     (group,) = groups_of(about, points, array.points)
     assert isinstance(group.config.cluster, SlurmConfig)
     run = sweep.run(array.points[0])
@@ -265,16 +278,8 @@ def _hand_over(
         # Slurm will not take it as it is: its points are free for another submission.
         sweep.write_array(replace(array, refused=str(error)))
         raise
-    sweep.write_array(replace(array, job=job, submitted=now))
+    array = replace(array, job=job, submitted=now)
+    sweep.write_array(array)
     each = f" of up to {array.pack} points" if array.pack > 1 else ""
     tell(f"Slurm job {job}: {array.num_elements} elements{each}, at most {array.parallelism} at a time")
-
-
-def _seen(sweep: SweepDir, array: Array) -> str | None:
-    """The job of an array whose elements ran already: they left its token in their runs."""
-    for index in array.points:
-        with suppress(OSError, ValueError, KeyError):
-            said = json.loads(sweep.run(index).submission.read_text())
-            if said["token"] == array.token:
-                return str(said["job_id"]).partition("_")[0]
-    return None
+    return array

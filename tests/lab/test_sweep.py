@@ -135,7 +135,7 @@ def elements(login: Login, sweep: SweepDir) -> Counter[int]:
     """How often each point is in Slurm's queue, by the arrays that it knows."""
     done = login.run("squeue", "-h", "-r", "-o", "%F|%K|%k")
     found: Counter[int] = Counter()
-    jobs = {array.job: array for array in sweep.arrays()}
+    jobs = {array.job: array for array in sweep.arrays() if not array.refused}
     for line in done.output.splitlines():
         job, element, comment = line.split("|")
         if comment == f"hpcjet {sweep.path.name}":
