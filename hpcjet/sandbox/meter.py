@@ -8,6 +8,9 @@ from hpcjet.sandbox.disk import Disk, Written, shm_use
 from hpcjet.sandbox.processes import Usage, cpu_seconds
 from hpcjet.sandbox.spec import Limits
 
+ON_DISK = ("disk", "files")
+"""Limits of what stays when the command is gone."""
+
 
 @dataclass
 class Meter:
@@ -52,9 +55,14 @@ class Meter:
             ("files", files, self._full_at.files, limits.disk_files),
         ):
             if limit is not None and used > max(limit, before):
-                self._full_at = Written(max(now.bytes, self._full_at.bytes), max(files, self._full_at.files))
                 return name
         return ""
+
+    def settle(self) -> None:
+        """After a command was ended for the disk: how full it is now is what later ones may not exceed."""
+        pids = tuple(self.pids())
+        now = self.disk.measure(pids)
+        self._full_at = Written(now.bytes, now.files + shm_use(pids)[1])
 
     @property
     def watches_disk(self) -> bool:

@@ -6,7 +6,6 @@ connects to the engine in its own. Nothing runs inside that commands could stop,
 """
 
 import asyncio
-import contextlib
 import os
 import socket
 import stat
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
 NAME = "engine"
 HELPER_S = 30.0
+PRIVILEGED = 1024
 CHUNK_BYTES = 1 << 16
 _PYTHON = "$(PATH=/usr/bin:/bin:$PATH command -v python3 || echo /usr/libexec/platform-python)"
 _HELPER = """
@@ -51,20 +51,37 @@ class Relay:
     def __init__(self, listener: socket.socket, target: tuple[str, int]) -> None:
         self._target = target
         self._loop = _loop()
+        self._carrying: set[asyncio.Task[None]] = set()
         listener.setblocking(False)
         starting = asyncio.start_server(self._carry, sock=listener)
         self._server = asyncio.run_coroutine_threadsafe(starting, self._loop).result()
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
+        task = asyncio.current_task()
+        assert task is not None
+        self._carrying.add(task)
+        try:
+            inner, outer = await asyncio.open_connection(*self._target)
             try:
-                inner, outer = await asyncio.open_connection(*self._target)
                 await asyncio.gather(_pump(reader, outer), _pump(inner, writer))
             finally:
-                writer.close()
+                outer.transport.abort()
+        except (OSError, asyncio.CancelledError):
+            pass  # the sandbox is closed, or sees its connection end
+        finally:
+            writer.transport.abort()
+            self._carrying.discard(task)
+
+    async def _end(self) -> None:
+        self._server.close()
+        for task in self._carrying:
+            task.cancel()
+        while self._carrying:
+            await asyncio.sleep(0)
 
     def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._server.close)
+        """End all connections and the listener."""
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
 
 
 async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
@@ -72,10 +89,9 @@ async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> Non
         while data := await source.read(CHUNK_BYTES):
             sink.write(data)
             await sink.drain()
-        with contextlib.suppress(OSError):
-            sink.write_eof()
+        sink.write_eof()
     except OSError:
-        sink.close()
+        sink.transport.abort()
 
 
 _lock = threading.Lock()
@@ -96,6 +112,8 @@ def _loop() -> asyncio.AbstractEventLoop:
 def open_relay(box: "Living", engine: str, layout: Layout, who: Identity) -> Relay:
     """Make the listener inside and serve it. Raises SandboxError."""
     host, port = split_address(engine)
+    if port < PRIVILEGED:
+        raise SandboxError(f"engine={engine} is at a port below {PRIVILEGED}, where nothing in a sandbox may listen")
     folder = os.open(layout.io, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     path = layout.io / NAME
     try:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from hpcjet.sandbox.meter import Meter
+from hpcjet.sandbox.meter import ON_DISK, Meter
 from hpcjet.sandbox.processes import Usage
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,10 @@ class Supervisor:
         with item.lock:
             item.running = False
             held = item.meter.held()
-            return item.exceeded or held
+            limit = item.exceeded or held
+        if limit in ON_DISK:
+            item.meter.settle()
+        return limit
 
     def watch(self, item: Watched) -> None:
         item.next_look = time.monotonic() + TICK_S
