@@ -154,6 +154,9 @@ class Head:
             self._join_itself()
             self._listen(0.05)
             self._check_boot()
+        if code and not self._ready and self._ray and self._ray.has_ended:
+            # The driver lost its connection for the same reason.
+            raise BootstrapError(self._ray.what_happened("did not start"))
         if code < 0:
             raise WorkloadError(
                 f"the driver was ended by {signal.Signals(-code).name}; what is recorded stays, go on with: "

@@ -28,7 +28,8 @@ class RayProcess:
 
     def start(self, args: Sequence[str], env: Mapping[str, str]) -> None:
         """Begin `ray start` with these arguments, and these variables for all that Ray starts."""
-        self._child.say(json.dumps({"args": list(args), "env": dict(env)}))
+        order = {"args": list(args), "env": dict(env), "patience_s": self._site.plan.boot_timeout_s}
+        self._child.say(json.dumps(order))
 
     @property
     def has_ended(self) -> bool:
@@ -43,11 +44,6 @@ class RayProcess:
     @property
     def port_was_taken(self) -> bool:
         return "in use" in self._said().lower()
-
-    @property
-    def was_too_slow(self) -> bool:
-        """Whether Ray gave up on its own node: it has 30 seconds, which a crowded machine may need."""
-        return "timed out during startup" in self._said()
 
     def _said(self) -> str:
         """What it has printed so far."""

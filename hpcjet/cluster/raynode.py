@@ -5,9 +5,12 @@ Run by the node agent as `python -m hpcjet.cluster.raynode`; one line of JSON gi
 what is to be added to the environment.
 """
 
+import contextlib
 import json
 import os
 import sys
+import time
+from typing import Any
 
 STARTED = "Ray runtime started"
 """`ray start` prints it once the node is known to Ray's head."""
@@ -20,7 +23,43 @@ def main() -> None:
     if line:
         order = json.loads(line)
         os.environ.update(order["env"])
+        be_patient(order["patience_s"])
         start.main(args=order["args"], prog_name="ray start", standalone_mode=True)
+
+
+def be_patient(seconds: float) -> None:
+    """Have `ray start` wait for its own raylet as long as it lives, up to `seconds`.
+
+    Ray gives it 30 s, which a crowded machine may need, has no option for that, and waits as long for one that is dead.
+    """
+    from ray._private import services
+
+    ask: Any = services.get_node
+
+    def get_node(*args: Any, **options: Any) -> Any:
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                return ask(*args, **options)
+            except RuntimeError as error:
+                if not raylet_lives():
+                    raise SystemExit("Ray's raylet ended while it started; its own log says why") from error
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(0.1)
+
+    services.get_node = get_node
+
+
+def raylet_lives() -> bool:
+    """Whether a child of ours is a raylet, and runs."""
+    import psutil
+
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            if child.name() == "raylet" and child.status() != psutil.STATUS_ZOMBIE:
+                return True
+    return False
 
 
 if __name__ == "__main__":

@@ -140,13 +140,10 @@ class Worker:
                 raise HeadEnded
         if self._joined:
             raise NodeLostError(ray.what_happened("ended before the work was done"))
-        why = "a port was taken by another program" if ray.port_was_taken else ""
-        if ray.was_too_slow:
-            why = "it was too slow"
-        if not (self._link and why and self._tries_left):
+        if not (self._link and ray.port_was_taken and self._tries_left):
             raise BootstrapError(ray.what_happened("did not start"))
         self._tries_left -= 1
-        _log.warning("Ray did not start: %s; once more", why)
+        _log.warning("a port was taken by another program; trying others")
         self._ray = RayProcess(self._site)
         self._start_ray(self._ray, self._link)
 
