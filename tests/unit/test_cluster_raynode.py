@@ -1,0 +1,84 @@
+"""`ray start` waits for its raylet while that lives, not for Ray's own 30 seconds."""
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hpcjet.cluster import raynode
+
+
+@pytest.fixture
+def services(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Ray's question for its own node, which fails as often as there are entries."""
+    from ray._private import services
+
+    failures: list[str] = []
+
+    def get_node(address: str, node_id: str) -> dict[str, str]:
+        if failures:
+            raise RuntimeError(failures.pop())
+        return {"node": node_id}
+
+    monkeypatch.setattr(services, "get_node", get_node)
+    yield failures
+
+
+def asked() -> dict[str, str]:
+    from ray._private import services
+
+    ask: Callable[[str, str], dict[str, str]] = services.get_node
+    return ask("10.0.0.1:6379", "abc")
+
+
+def test_it_waits_while_the_raylet_lives(services: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(raynode, "raylet_lives", lambda: True)
+    services += ["not yet"] * 3
+    raynode.be_patient(20)
+    assert asked() == {"node": "abc"} and not services
+
+
+def test_a_raylet_that_died_is_not_waited_for(services: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(raynode, "raylet_lives", lambda: False)
+    services += ["not yet"] * 3
+    raynode.be_patient(20)
+    with pytest.raises(SystemExit, match="raylet ended while it started"):
+        asked()
+
+
+def test_its_patience_ends(services: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(raynode, "raylet_lives", lambda: True)
+    services += ["not yet"] * 1000
+    raynode.be_patient(0.3)
+    began = time.monotonic()
+    with pytest.raises(RuntimeError, match="not yet"):
+        asked()
+    assert 0.3 <= time.monotonic() - began < 5
+
+
+def test_a_raylet_is_told_by_its_name(tmp_path: Path) -> None:
+    assert not raynode.raylet_lives()
+    raylet = tmp_path / "raylet"
+    raylet.symlink_to("/bin/sleep")
+    child = subprocess.Popen([raylet, "60"])
+    try:
+        # Between fork and exec it still has our name.
+        deadline = time.monotonic() + 5
+        while not raynode.raylet_lives():
+            assert time.monotonic() < deadline
+        child.kill()
+        while raynode.raylet_lives():
+            assert time.monotonic() < deadline
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_the_node_is_asked_for_where_ray_looks_it_up() -> None:
+    """The wait is put where Ray's Node calls it; another Ray may call something else."""
+    import ray._private.node
+
+    source = Path(ray._private.node.__file__).read_text()
+    assert "ray._private.services.get_node(" in source
