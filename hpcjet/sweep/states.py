@@ -189,7 +189,7 @@ def _ended(run: RunDir, place: Place, word: RunState | None, job: JobState) -> S
     """Of a job that is over; `word` is of this job."""
     name = place.name
     begun = word is not None and word.phase is not Phase.submitted
-    if not begun and place.array.pack > 1 and SLURM_WORDS.get(job.state) is not Where.cancelled:
+    if not begun and not place.is_alone and SLURM_WORDS.get(job.state) is not Where.cancelled:
         return Standing(Where.missing, run, name, reason=f"its allocation ended before its turn ({job.state})")
     if by_slurm := SLURM_WORDS.get(job.state):
         spoken = _spoken(run, word, name) if word and word.final else None

@@ -6,6 +6,7 @@ Hydra program of the user's would load that at its start.
 """
 
 import contextlib
+import importlib.util
 import logging
 import sys
 import types
@@ -180,7 +181,10 @@ def _sweep(config: DictConfig, work: Callable[..., Any], arguments: list[str]) -
     loader = GlobalHydra.instance().config_loader()
     plugins = Plugins.instance()
     plugins.register(HpcjetLauncher)
-    module = types.ModuleType(NAMESPACE)
+    # Hydra looks it up by its name as well.
+    module, parent = types.ModuleType(NAMESPACE), NAMESPACE.partition(".")[0]
+    if parent not in sys.modules and importlib.util.find_spec(parent) is None:
+        sys.modules.setdefault(parent, types.ModuleType(parent))
     module.HpcjetLauncher = HpcjetLauncher  # type: ignore[attr-defined]
     sys.modules.setdefault(NAMESPACE, module)
     logging.getLogger("hydra_plugins").setLevel(logging.INFO)
