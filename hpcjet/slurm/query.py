@@ -180,8 +180,8 @@ def _without_the_controller(record: JobState | None) -> JobState:
 
 
 QUEUE_FORMAT = "%i|%T|%V|%S|%e|%N|%r"
-ACCOUNTING_FORMAT = "JobID,State,ExitCode,Submit,Start,End,NodeList,Reason"
-# The reason stands last: it is the one field with free text.
+ACCOUNTING_FORMAT = "JobID,State,ExitCode,Submit,Start,End,NodeList"
+# All fields are there in Slurm 20.11. The reason stands last: it is the one with free text.
 
 
 def _rows(out: str, parse: Callable[[list[str]], JobState]) -> Iterator[tuple[str, JobState]]:
@@ -221,7 +221,6 @@ def _accounting_row(fields: list[str]) -> JobState:
     return JobState(
         stage_of(word),
         word,
-        "|".join(fields[6:]).strip(),
         exit_code=exit_code,
         signal=signal,
         started=moment(start),
