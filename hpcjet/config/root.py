@@ -50,7 +50,8 @@ class LaunchConfig:
     run: RunConfig = field(default_factory=RunConfig)
     sweep: SweepConfig = field(default_factory=SweepConfig)
     seed: int = 0
-    """For what draws random numbers: everything that runs finds it in HPCJET_SEED."""
+    """For what draws random numbers: everything that runs finds it in HPCJET_SEED, and exp=swe hands the engine a seed
+    for each attempt that is made of it; 0 leaves that to the engine."""
     snapshot: SnapshotKind = SnapshotKind.none
     """The job runs the code as it was at the launch. git: the repository around it, new files too; copy: the folder."""
     dry_run: bool = False

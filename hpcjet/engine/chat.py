@@ -2,6 +2,7 @@
 
 import re
 import time
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -41,10 +42,13 @@ class ChatSettings:
     retries: int = 5
     temperature: float | None = None
     max_tokens: int | None = None
+    seed: int = 0
+    """0: the server samples as it likes. Else each session has a seed of its own, made of this one."""
 
-    def body(self) -> dict[str, Any]:
+    def body(self, session: str = "") -> dict[str, Any]:
         """The part of a request body that these set."""
-        chosen = {"temperature": self.temperature, "max_tokens": self.max_tokens}
+        seed = zlib.crc32(f"{self.seed} {session}".encode()) & 0x7FFFFFFF if self.seed else None
+        chosen = {"temperature": self.temperature, "max_tokens": self.max_tokens, "seed": seed}
         return {key: value for key, value in chosen.items() if value is not None}
 
 
@@ -56,7 +60,7 @@ def complete(
     Raises ContextExceeded, DeadlinePassed, and ChatError for the rest: at once where a repeat cannot help, such as a
     wrong key, and after `settings.retries` repeats otherwise.
     """
-    whole = {"model": endpoint.model, **settings.body(), **body}
+    whole = {"model": endpoint.model, **settings.body(session), **body}
     trouble, tries = "", 0
     for repeat in range(settings.retries + 1):
         left = deadline - time.monotonic()

@@ -106,7 +106,7 @@ class SweWorkload:
             scratch=Path(os.environ[TEMP_VARIABLE]),
             sandbox=self._config.sandbox,
             scaffold=exp.scaffold.value,
-            scaffold_settings=scaffold_settings(exp, self._config.engine),
+            scaffold_settings=scaffold_settings(exp, self._config.engine, seed=self._config.seed),
             endpoint=endpoint,
             agent_timeout_s=exp.agent_timeout_s,
             test_timeout_s=exp.test_timeout_s,

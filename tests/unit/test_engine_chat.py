@@ -99,3 +99,10 @@ def test_the_deadline_wins_over_the_request_limit_and_the_repeats() -> None:
 def test_pauses_double_up_to_a_limit() -> None:
     assert [pause_s(repeat) for repeat in range(7)] == [1, 2, 4, 8, 16, 30, 30]
     assert (pause_s(0, 7), pause_s(0, 0), pause_s(0, 9999)) == (7, 0, 30)
+
+
+def test_each_session_has_a_seed_of_its_own() -> None:
+    bodies = [ChatSettings(seed=seed).body(session) for seed, session in ((0, "a"), (1, "a"), (1, "b"), (2, "a"))]
+    seeds = [body.get("seed") for body in bodies]
+    assert seeds[0] is None and len({*seeds}) == 4 and all(0 <= seed < 2**31 for seed in seeds[1:] if seed is not None)
+    assert ChatSettings(seed=1).body("a") == bodies[1]

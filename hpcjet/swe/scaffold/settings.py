@@ -29,7 +29,7 @@ class ScaffoldSettings:
     chat: ChatSettings = field(default_factory=ChatSettings)
 
 
-def scaffold_settings(exp: SweConfig, engine: EngineConfig) -> ScaffoldSettings:
+def scaffold_settings(exp: SweConfig, engine: EngineConfig, *, seed: int = 0) -> ScaffoldSettings:
     """The settings that a config asks for."""
     return ScaffoldSettings(
         step_limit=exp.step_limit,
@@ -39,5 +39,6 @@ def scaffold_settings(exp: SweConfig, engine: EngineConfig) -> ScaffoldSettings:
             retries=engine.retries,
             temperature=engine.temperature,
             max_tokens=engine.max_tokens,
+            seed=seed,
         ),
     )
