@@ -71,7 +71,10 @@ def _verdict(rule: Rule) -> list[_Step]:
         return [refuse]
     load = _Step(_LOAD, _ARGUMENTS_AT + 8 * rule.argument)  # both machines are little-endian: the low half is first
     if rule.any_bit:
-        return [load, _Step(_ANY_BIT, rule.any_bit, if_false=1), refuse]
+        high, low = divmod(rule.any_bit, 1 << 32)
+        load_high = _Step(_LOAD, _ARGUMENTS_AT + 8 * rule.argument + 4)
+        first = [load_high, _Step(_ANY_BIT, high, if_false=1), refuse] if high else []
+        return [*first, load, _Step(_ANY_BIT, low, if_false=1), refuse]
     if rule.none_of:
         # Each match jumps over what is left and the refusal.
         left = len(rule.none_of)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 TIOCSTI, TIOCLINUX = 0x5412, 0x541C
 CLONE_NAMESPACES = 0x0002_0000 | 0x0200_0000 | 0x0400_0000 | 0x0800_0000 | 0x1000_0000 | 0x2000_0000 | 0x4000_0000
 """mount, cgroup, uts, ipc, user, pid and network namespaces."""
+SHM_TOO_LARGE = 0xFFFF_FFFF_FFFF_0000
+"""Bits of a size of 64 KiB and more."""
 AF_UNIX, AF_RXRPC, AF_VSOCK = 1, 33, 40
 
 NUMBERS: dict[str, tuple[int | None, int | None]] = {
@@ -41,6 +43,7 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "mount": (165, 40),
     "mount_setattr": (442, 442),
     "move_mount": (429, 429),
+    "msgget": (68, 186),
     "move_pages": (279, 239),
     "nfsservctl": (180, 42),
     "open_by_handle_at": (304, 265),
@@ -61,6 +64,7 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "setdomainname": (171, 162),
     "sethostname": (170, 161),
     "setns": (308, 268),
+    "shmget": (29, 194),
     "settimeofday": (164, 170),
     "socket": (41, 198),
     "swapoff": (168, 225),
@@ -77,7 +81,7 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
 
 @dataclass(frozen=True)
 class Rule:
-    """One call that answers with an error, always or by one of its arguments (whose low 32 bits are looked at)."""
+    """One call that answers with an error, always or by one of its arguments (any_bit: all of it; else 32 bits)."""
 
     name: str
     error: int
@@ -109,6 +113,10 @@ REFUSED = (
 BASE = (
     *(Rule(name, errno.ENOSYS) for name in UNKNOWN_TO_THE_KERNEL),
     *(Rule(name, errno.EPERM) for name in REFUSED),
+    # Memory that belongs to no process, so nobody could count it. Databases use a small piece of it as a lock; there
+    # can be 4096 of them.
+    Rule("shmget", errno.EINVAL, argument=1, any_bit=SHM_TOO_LARGE),
+    Rule("msgget", errno.ENOSYS),
     Rule("clone", errno.EPERM, argument=0, any_bit=CLONE_NAMESPACES),
     # A limit that process 1 cannot keep would end the sandbox. 0 is the caller; of -1 the kernel itself says ESRCH.
     Rule("prlimit64", errno.EPERM, argument=0, none_of=(0, 0xFFFF_FFFF)),
