@@ -18,8 +18,8 @@ from hpcjet.slurm.jobid import split_key
 from hpcjet.slurm.query import JobState, Stage, job_states
 from hpcjet.slurm.requeue import Cause
 from hpcjet.slurm.states import PURGED
+from hpcjet.slurm.submission import CONTROLLERS, Submission
 from hpcjet.sweep.folder import About, Array, SweepDir
-from hpcjet.sweep.script import ELEMENT
 from hpcjet.sweep.verify import is_anothers, tokens
 
 
@@ -80,10 +80,14 @@ class Place:
 
     array: Array
     element: int
+    alone: str = ""
+    """The job of a point that was resumed by itself."""
 
     @property
     def key(self) -> str:
         """For Slurm's queries; empty while the array has no job."""
+        if self.alone:
+            return self.alone
         if self.array.job == LOCAL:
             return f"{LOCAL}-{self.array.number}"
         number, cluster = split_key(self.array.job)
@@ -120,6 +124,7 @@ def standings(sweep: SweepDir, about: About, count: int, *, now: float) -> list[
     """The states of all points, in order. Slurm is asked at most once for each sweep that has some of them."""
     places = places_of(sweep.arrays())
     words = {index: read_word(sweep.run(index).state) for index in sweep.started()}
+    places |= _resumed(sweep, places, words)
     jobs = _ask(places, words, uid=sweep.about.stat().st_uid)
     elsewhere = _elsewhere({int(index): name for index, name in about.found.items()}, places, now=now)
     found = []
@@ -128,6 +133,23 @@ def standings(sweep: SweepDir, about: About, count: int, *, now: float) -> list[
         job = jobs.get(place.mark) if place else None
         known = elsewhere.get(index)
         found.append(known or standing(sweep.run(index), place, words.get(index), job, now=now))
+    return found
+
+
+def _resumed(sweep: SweepDir, places: Mapping[int, Place], words: Mapping[int, RunState | None]) -> dict[int, Place]:
+    """Points that `hpcjet resume` submitted by themselves after their array."""
+    found = {}
+    for index, place in places.items():
+        if index not in words or place.is_done(words[index]):
+            continue
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            own = Submission(**json.loads(sweep.run(index).submission.read_bytes()))
+            if own.token != place.array.token and (own.submitted or 0) > place.array.submitted:
+                array = Array(
+                    number=-1 - index, token=own.token, points=[index], job=own.key, pid=own.pid,
+                    submitted=own.submitted or 0,
+                )  # fmt: skip
+                found[index] = Place(array, 0, alone=own.key)
     return found
 
 
@@ -251,7 +273,7 @@ def is_alive(pid: int) -> bool:
     """Whether the process that runs a sweep on this machine lives, and is not another one of its number."""
     try:
         process = psutil.Process(pid)
-        return process.status() != psutil.STATUS_ZOMBIE and ELEMENT in process.cmdline()
+        return process.status() != psutil.STATUS_ZOMBIE and not CONTROLLERS.isdisjoint(process.cmdline())
     except psutil.Error:
         return False
 

@@ -17,7 +17,7 @@ from hpcjet.sweep.follow import exit_code, lines
 from hpcjet.sweep.points import Point
 from hpcjet.sweep.results import flat, results
 from hpcjet.sweep.share import share_env, share_of
-from hpcjet.sweep.states import Place, Standing, Where, counts, counts_text, places_of, standing, standings
+from hpcjet.sweep.states import Place, Standing, Where, _resumed, counts, counts_text, places_of, standing, standings
 from hpcjet.sweep.table import duration, rows, table, to_csv, to_json
 
 RUN = RunDir(Path("/runs/0"))
@@ -173,6 +173,19 @@ def test_a_point_of_another_sweep_is_shown_as_it_stands_there(sweep: SweepDir) -
     (first, second) = standings(later, later.read_about(), 2, now=5.0)
     assert (first.where, first.run, first.seconds) == (Where.done, run, 2.0)
     assert second.where is Where.missing
+
+
+def test_a_point_that_was_resumed_by_itself(sweep: SweepDir) -> None:
+    sweep.write_array(Array(number=0, token="t", points=[3], job="12", submitted=1.0))
+    run = sweep.run(3)
+    run.path.mkdir()
+    run.state.write_text(json.dumps({"phase": "submitted", "updated": 9.0}))
+    mine = {"cluster": "slurm", "job_id": "12_0", "token": "t", "submitted": 1.0}
+    run.submission.write_text(json.dumps(mine))
+    places = places_of(sweep.arrays())
+    assert _resumed(sweep, places, {3: None}) == {}
+    run.submission.write_text(json.dumps({**mine, "job_id": "40", "token": "u", "submitted": 8.0}))
+    assert {index: place.key for index, place in _resumed(sweep, places, {3: None}).items()} == {3: "40"}
 
 
 @pytest.mark.parametrize("torn", ["", "{", '{"phase": "wrong"}', "[]", "\0"])
