@@ -193,7 +193,7 @@ def _submit(
     tell: Tell,
     *,
     only: frozenset[int] | None = None,
-    tries: int = 3,
+    tries: int = 1,
 ) -> None:
     about = sweep.read_about()
     arrays = sweep.arrays()

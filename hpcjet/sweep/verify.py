@@ -39,7 +39,15 @@ def lost(sweep: SweepDir, arrays: Iterable[Array]) -> list[Array]:
     if held is None:
         return []
     known = set(held.values())
-    return [array for array in asked if array.token not in known and seen(sweep, array) is None]
+    return [each for each in asked if each.token not in known and seen(sweep, each) is None and _is_unknown(each)]
+
+
+def _is_unknown(array: Array) -> bool:
+    """Asked in another way: that a list lacks a job proves little, and to submit it twice is worse than to wait."""
+    answer = ask("scontrol", "show", "job", "--oneliner", array.job)
+    if answer.ok:
+        return "JobId=" in answer.out and array.token not in answer.out
+    return "Invalid job id" in answer.err
 
 
 def seen(sweep: SweepDir, array: Array) -> str | None:
