@@ -14,7 +14,7 @@ from hpcjet.cluster.events import Event, Events
 from hpcjet.cluster.inbox import READY, WHERE, Inbox
 from hpcjet.cluster.signals import Interrupted, signals_raise
 from hpcjet.cluster.state import annotate_state
-from hpcjet.errors import EXIT_INTERRUPTED, EXIT_WORKLOAD, HpcjetError
+from hpcjet.errors import EXIT_INTERRUPTED, EXIT_WORKLOAD, BootstrapError, HpcjetError
 from hpcjet.plan import Plan, read_plan
 from hpcjet.runlock import Owner, RunLock
 from hpcjet.workload import Cluster, Workload
@@ -103,7 +103,11 @@ def _connected(ray: Any, where: dict[str, Any]) -> Iterator[None]:
     if ray is None:
         yield
         return
-    ray.init(address=f"{where['address']}:{where['gcs_port']}", log_to_driver=False, logging_level=logging.WARNING)
+    address = f"{where['address']}:{where['gcs_port']}"
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+    except ConnectionError as error:
+        raise BootstrapError(f"the driver cannot connect to Ray at {address}: {error.__cause__ or error}") from error
     try:
         yield
     finally:
