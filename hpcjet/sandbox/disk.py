@@ -3,12 +3,13 @@
 import os
 import stat
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 BLOCK_BYTES = 512
-DEEP = 200
-"""Levels of folders that are looked into."""
+DEEP = 50
+"""Levels of folders that are open at a time."""
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
@@ -39,32 +40,70 @@ class Disk:
 
 
 def walk(folders: Iterable[Path]) -> Written:
-    """Everything below some folders. Follows no link: commands may exchange a folder for one at any time."""
-    total_bytes = total_files = 0
+    """Everything below some folders. Follows no link: commands may exchange a folder for one at any time.
+
+    One descriptor is open per level, and never more than DEEP: commands may make folders by the thousand, beside and
+    below each other, and neither may the node run out of descriptors nor may anything go uncounted.
+    """
+    count = _Count()
     for top in folders:
-        waiting: list[tuple[int, int]] = []
+        count.later.append(())
+        while count.later:
+            parts = count.later.pop()
+            folder = _reach(top, parts)
+            if folder is not None:
+                count.add(folder, parts, 0)
+    return Written(count.bytes, count.files)
+
+
+def _reach(top: Path, parts: tuple[str, ...]) -> int | None:
+    """Open a folder step by step; None if it is gone, or a link now."""
+    folder = None
+    try:
+        folder = os.open(top, _FOLDER)
+        for part in parts:
+            inner = os.open(part, _FOLDER, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+    except OSError:
+        if folder is not None:
+            os.close(folder)
+        return None
+    return folder
+
+
+@dataclass
+class _Count:
+    bytes: int = 0
+    files: int = 0
+    later: list[tuple[str, ...]] = field(default_factory=list)
+    """Folders that are too deep to be looked into from where the walk began."""
+
+    def add(self, folder: int, parts: tuple[str, ...], depth: int) -> None:
+        """What is in an open folder and below; closes it."""
         try:
-            waiting.append((os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC), 0))
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    self._add_entry(entry, folder, parts, depth)
+        except OSError:  # gone, or closed to us
+            return
+        finally:
+            os.close(folder)
+
+    def _add_entry(self, entry: "os.DirEntry[str]", folder: int, parts: tuple[str, ...], depth: int) -> None:
+        try:
+            found = entry.stat(follow_symlinks=False)
+            self.bytes += found.st_blocks * BLOCK_BYTES
+            self.files += 1
+            if not stat.S_ISDIR(found.st_mode):
+                return
+            if depth == DEEP:
+                self.later.append((*parts, entry.name))
+                return
+            inner = os.open(entry.name, _FOLDER, dir_fd=folder)
         except OSError:
-            continue
-        while waiting:
-            folder, depth = waiting.pop()
-            try:
-                for entry in os.scandir(folder):
-                    try:
-                        found = entry.stat(follow_symlinks=False)
-                        if stat.S_ISDIR(found.st_mode) and depth < DEEP:
-                            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-                            waiting.append((os.open(entry.name, flags, dir_fd=folder), depth + 1))
-                    except OSError:  # gone, closed to us, or more folders than descriptors
-                        continue
-                    total_bytes += found.st_blocks * BLOCK_BYTES
-                    total_files += 1
-            except OSError:
-                continue
-            finally:
-                os.close(folder)
-    return Written(total_bytes, total_files)
+            return
+        self.add(inner, (*parts, entry.name), depth + 1)
 
 
 def removed_but_open(pids: Iterable[int]) -> Written:
@@ -73,15 +112,19 @@ def removed_but_open(pids: Iterable[int]) -> Written:
     for pid in pids:
         folder = f"/proc/{pid}/fd"
         try:
-            for name in os.listdir(folder):  # noqa: PTH208 (per process and round)
+            names = os.listdir(folder)  # noqa: PTH208 (per process and round)
+        except OSError:  # the process is gone, or closed to us
+            continue
+        for name in names:
+            try:
                 target = os.readlink(f"{folder}/{name}")  # noqa: PTH115
                 if target.endswith(" (deleted)") and not target.startswith("/dev/shm/"):
                     found = os.stat(f"{folder}/{name}")  # noqa: PTH116
                     if stat.S_ISREG(found.st_mode):
                         memory = target.startswith("/memfd:")
                         seen[found.st_dev, found.st_ino] = (found.st_blocks * BLOCK_BYTES, memory)
-        except OSError:  # the process is gone, or closed to us
-            continue
+            except OSError:  # closed meanwhile; one that is closed all the time must not hide the others
+                continue
     disk = [size for size, memory in seen.values() if not memory]
     return Written(sum(disk), len(disk), sum(size for size, memory in seen.values() if memory))
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from hpcjet.sandbox.cgroup import Group
-from hpcjet.sandbox.disk import Disk, Written, shm_use
+from hpcjet.sandbox.disk import Disk, Written, removed_but_open, shm_use
 from hpcjet.sandbox.processes import Usage, cpu_seconds
 from hpcjet.sandbox.spec import Limits
 
@@ -41,6 +41,10 @@ class Meter:
         """The limit that is exceeded (or nothing), and the largest part of a limit in use."""
         shm_bytes, shm_files = shm_use(usage.pids)
         exceeded, part = judge(usage, self.limits, also_bytes=shm_bytes + self.disk.now.memory_bytes)
+        if exceeded == "memory" and self.disk.now.memory_bytes:
+            # What the last walk saw may be gone with its command, and must not end the next one.
+            unnamed = removed_but_open(usage.pids).memory_bytes
+            exceeded, part = judge(usage, self.limits, also_bytes=shm_bytes + unnamed)
         if not exceeded and self.limits.cpu_s is not None:
             used = (cpu_seconds(self.root, usage.pids) - self._cpu_start) / self.limits.cpu_s
             exceeded, part = ("cpu" if used > 1 else ""), max(part, used)

@@ -60,16 +60,19 @@ class Relay:
         task = asyncio.current_task()
         assert task is not None
         self._carrying.add(task)
+        ends = [writer]
         try:
             inner, outer = await asyncio.open_connection(*self._target)
-            try:
-                await asyncio.gather(_pump(reader, outer), _pump(inner, writer))
-            finally:
-                outer.transport.abort()
+            ends.append(outer)
+            await asyncio.gather(_pump(reader, outer), _pump(inner, writer))
+            for end in ends:
+                end.close()
+                await end.wait_closed()
         except (OSError, asyncio.CancelledError):
-            pass  # the sandbox is closed, or sees its connection end
+            pass  # the engine is down, a side has hung up, or the sandbox is closed
         finally:
-            writer.transport.abort()
+            for end in ends:
+                end.transport.abort()
             self._carrying.discard(task)
 
     async def _end(self) -> None:
