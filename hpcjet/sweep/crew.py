@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Sequence
 
 from hpcjet.cluster.signals import Interrupted
-from hpcjet.errors import EXIT_CLUSTER
+from hpcjet.errors import EXIT_CLUSTER, EXIT_INTERRUPTED
 
 _log = logging.getLogger(__name__)
 
@@ -16,12 +16,20 @@ _log = logging.getLogger(__name__)
 class Crew:
     """Forks: what is imported already need not be imported again, which is most of the cost of a short point."""
 
-    def __init__(self, work: Callable[[int, int], int], *, at_once: int) -> None:
-        """`work` takes a point and its place among those at a time, and returns the exit code."""
-        self._work, self._at_once = work, at_once
+    def __init__(self, work: Callable[[int, int], int], *, at_once: int, stops_with_one: bool) -> None:
+        """`work` takes a point and its place among those at a time, and returns the exit code.
+
+        `stops_with_one`: after a point that was stopped none is begun, since the allocation is about to end.
+        """
+        self._work, self._at_once, self._stops_with_one = work, at_once, stops_with_one
         self._running: dict[int, tuple[int, int]] = {}
         self.codes: dict[int, int] = {}
         """Point -> exit code; 128 + N after signal N. Points that were not begun are missing."""
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether a point was told to stop by others than us, as Slurm does before the time limit."""
+        return self._stops_with_one and EXIT_INTERRUPTED in self.codes.values()
 
     def run(self, points: Sequence[int]) -> None:
         """Run them all. On Interrupted those at work are told, and waited for; then it goes on up."""
@@ -31,6 +39,8 @@ class Crew:
                 while todo and free:
                     self._begin(todo.pop(0), free.pop(0))
                 free.append(self._await_one())
+                if self.was_stopped:
+                    todo.clear()
         except Interrupted as interrupted:
             self._pass_on(interrupted)
             while self._running:

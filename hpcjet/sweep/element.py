@@ -4,7 +4,6 @@ It makes the run directories of its points and is, or starts, their node agents.
 such process runs all points of a sweep.
 """
 
-import logging
 import os
 import signal
 import sys
@@ -18,16 +17,18 @@ from hpcjet.cluster.signals import Interrupted, signals_ignored, signals_raise
 from hpcjet.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_REQUEST, HpcjetError
 from hpcjet.plan import Plan
 from hpcjet.slurm.jobid import split_key
-from hpcjet.slurm.requeue import Cause, cause_of_sigterm, element_id, requeue
+from hpcjet.slurm.requeue import Cause, cause_of_sigterm, element_id, requeue, time_left_s
 from hpcjet.slurm.submission import Submission
 from hpcjet.sweep.crew import Crew
 from hpcjet.sweep.folder import About, Array, SweepDir
 from hpcjet.sweep.points import Point
 from hpcjet.sweep.prepared import element_of, prepare
+from hpcjet.sweep.script import is_agent_itself
 from hpcjet.sweep.share import take_share
 from hpcjet.sweep.states import Place, read_word
 
-_log = logging.getLogger(__name__)
+NEAR_S = 900.0
+"""To the time limit, where only a point says that it was stopped; the warning may be cluster.signal_delay_s early."""
 
 
 def main() -> None:
@@ -72,15 +73,20 @@ class Element:
 
     def _together(self) -> int:
         at_once = self._array.side_by_side if self._on_slurm else self._array.parallelism
-        crew = Crew(lambda index, place: self._one_of(index, place, at_once), at_once=at_once)
+        crew = Crew(
+            lambda index, place: self._one_of(index, place, at_once), at_once=at_once, stops_with_one=self._on_slurm
+        )
         try:
             with signals_raise(signal.SIGTERM, signal.SIGUSR2):
                 crew.run(self._order)
         except Interrupted as interrupted:
             with signals_ignored(signal.SIGTERM, signal.SIGUSR2):
-                self._queue_again(interrupted)
+                self._queue_again(near_limit=interrupted.name == "SIGUSR2")
             return EXIT_INTERRUPTED
-        return next((crew.codes[index] for index in self._order if crew.codes[index]), EXIT_OK)
+        if crew.was_stopped:
+            left_s = time_left_s(self._env)
+            self._queue_again(near_limit=left_s is not None and left_s < NEAR_S)
+        return next((crew.codes[index] for index in self._order if crew.codes.get(index)), EXIT_OK)
 
     def _one_of(self, index: int, place: int, at_once: int) -> int:
         plan = self._prepared(index)
@@ -102,17 +108,17 @@ class Element:
         return Submission("local", str(os.getpid()), pid=os.getpid())
 
     def _agents(self, plan: Plan) -> int:
-        """Its node agents: on one node of Slurm's it is this process, else srun starts one on each."""
-        if self._on_slurm and int(self._env.get("SLURM_JOB_NUM_NODES") or 1) > 1:
+        """Its node agents: this process, or one on each node, started by srun."""
+        if self._on_slurm and not is_agent_itself(plan.num_nodes, plan.config["cluster"]["srun_args"]):
             return run_agents(plan)
         return run_agent(plan.run.plan)
 
-    def _queue_again(self, interrupted: Interrupted) -> None:
+    def _queue_again(self, *, near_limit: bool) -> None:
         """What is left of several points goes on in the next start of the same job, unless it was cancelled."""
         cluster = self._sweep.config(self._about, next(iter(self._points.values())))["cluster"]
         if not (self._on_slurm and cluster["requeue"] and self._restart < cluster["max_restarts"]):
             return
-        if interrupted.name != "SIGUSR2" and cause_of_sigterm(self._env["SLURM_JOB_ID"]) is not Cause.preempted:
+        if not near_limit and cause_of_sigterm(self._env["SLURM_JOB_ID"]) is not Cause.preempted:
             return
         if refused := requeue(element_id(self._env)):
             print(f"hpcjet: the job could not be queued again: {refused}", file=sys.stderr)

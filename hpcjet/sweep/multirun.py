@@ -17,7 +17,7 @@ from hpcjet.sweep.grouping import Group, groups_of, split
 from hpcjet.sweep.patching import configs
 from hpcjet.sweep.planning import SweepPlan, plan_sweep, refuse_inside_a_job
 from hpcjet.sweep.script import render
-from hpcjet.sweep.submit import MAX_ARRAY_SIZE, described, submit_sweep
+from hpcjet.sweep.submit import MAX_ARRAY_SIZE, described, share_of, submit_sweep
 
 
 def multirun(words: Sequence[str]) -> int:
@@ -86,22 +86,24 @@ def _points_text(plan: SweepPlan) -> str:
 
 def _pages(groups: Sequence[Group], about: About, sweep: SweepDir) -> list[str]:
     pages = []
+    most = groups[0].config.sweep.max_array_size or MAX_ARRAY_SIZE
+    parts = sum(len(list(split(group, max_array_size=most))) for group in groups)
     for group in groups:
         first = group.config
         plan = make_plan(first, run_dir=sweep.run(group.indices[0]), python=about.python)
         if not isinstance(first.cluster, SlurmConfig):
-            at_once = f"{group.parallelism} at a time" if group.parallelism > 1 else "one after the other"
-            pages.append(f"on this machine\n  {len(group.indices)} points, {at_once}")
+            how = f"{group.parallelism} at a time" if group.parallelism > 1 else "one after the other"
+            pages.append(f"on this machine\n  {len(group.indices)} points, {how}")
             continue
-        most = first.sweep.max_array_size or MAX_ARRAY_SIZE
+        at_once = share_of(group.parallelism, parts)
         arrays = [
-            Array(number=number, token="TOKEN", points=list(indices), pack=group.pack, parallelism=group.parallelism)
+            Array(number=number, token="TOKEN", points=list(indices), pack=group.pack, parallelism=at_once)
             for number, indices in enumerate(split(group, max_array_size=most))
         ]
         script = render(plan, first.cluster, sweep=sweep, array=arrays[0])
         said = forecast(first, script)
         sizes = ", ".join(str(array.num_elements) for array in arrays)
-        lines = [f"{len(arrays)} with {sizes} elements, at most {group.parallelism} at a time"]
+        lines = [f"{len(arrays)} with {sizes} elements, at most {at_once} of each at a time"]
         if group.pack > 1:
             lines.append(f"{group.pack} points in each, {first.sweep.side_by_side} at a time")
         if first.cluster.partition and "," in first.cluster.partition:

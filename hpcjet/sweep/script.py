@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from collections.abc import Sequence
 
 from hpcjet.config.cluster import SlurmConfig
 from hpcjet.plan import Plan
@@ -23,11 +24,16 @@ def render(plan: Plan, cluster: SlurmConfig, *, sweep: SweepDir, array: Array) -
     lines = [line for line in text[: text.index("\n# command\n")].splitlines() if not _is_null(line)]
     log = sweep.log(array.number, "%a")
     lines = [f"#SBATCH --output={shlex.quote(str(log))}" if _is(line, "output") else line for line in lines]
-    if cluster.nodes == 1:
+    if is_agent_itself(cluster.nodes, cluster.srun_args):
         # The node agent is this script itself: the warning before the time limit must reach it.
         lines = [line.replace("--signal=", "--signal=B:") if _is(line, "signal") else line for line in lines]
     command = ["exec", plan.python, "-u", "-m", ELEMENT, str(sweep), str(array.number)]
     return "\n".join([*lines, "", "# command", shlex.join(command), ""])
+
+
+def is_agent_itself(nodes: int, srun_args: Sequence[str]) -> bool:
+    """Whether an element is the node agent of its points, and needs no srun to start it."""
+    return nodes == 1 and not srun_args
 
 
 def _is(line: str, option: str) -> bool:

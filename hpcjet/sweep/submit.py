@@ -54,7 +54,7 @@ def submit_sweep(plan: SweepPlan, words: Sequence[str], *, tell: Tell) -> SweepD
     with RunLock(sweep.path):
         about, points = _merged(sweep, about, points) if before else (_with_found(about, points, root, tell), points)
         _write(sweep, about, points, plan)
-        _submit(sweep, about, points, most, tell)
+        _submit(sweep, points, most, tell, rerun=plan.first.sweep.rerun)
     return sweep
 
 
@@ -69,7 +69,7 @@ def grow_sweep(sweep: SweepDir, plan: SweepPlan, words: Sequence[str], *, new: S
         more = _with_found(about, chosen, sweep.path.parent.parent, tell, but=sweep).found
         about = replace(about, found={**found, **more})
         _write(sweep, about, points, plan)
-        _submit(sweep, about, points, most, tell, only=frozenset(new))
+        _submit(sweep, points, most, tell, only=frozenset(new))
 
 
 def resume_sweep(sweep: SweepDir, *, tell: Tell) -> None:
@@ -77,7 +77,7 @@ def resume_sweep(sweep: SweepDir, *, tell: Tell) -> None:
     about, points = sweep.read_about(), sweep.read_points()
     most = check(groups_of(about, points, [point.index for point in points]))
     with RunLock(sweep.path):
-        _submit(sweep, about, points, most, tell)
+        _submit(sweep, points, most, tell)
 
 
 def same_sweep(root: Path, plan: SweepPlan) -> SweepDir | None:
@@ -187,14 +187,15 @@ def _frozen(sweep: SweepDir, about: About, plan: SweepPlan) -> About:
 
 def _submit(
     sweep: SweepDir,
-    about: About,
     points: list[Point],
     most: int,
     tell: Tell,
     *,
+    rerun: bool = False,
     only: frozenset[int] | None = None,
-    tries: int = 1,
+    again: bool = True,
 ) -> None:
+    """Submit what is missing or failed; with `again` also what Slurm forgets meanwhile."""
     about = sweep.read_about()
     arrays = sweep.arrays()
     for array in arrays:
@@ -202,7 +203,6 @@ def _submit(
             tell(f"array {array.number} was not submitted for certain: Slurm is asked for it")
             _hand_over(sweep, about, points, array, tell, again=True)
     found = standings(sweep, about, len(points), now=time.time())
-    rerun = about.base["sweep"]["rerun"]
     todo = [index for index, each in enumerate(found) if _is_to_run(each, rerun=rerun)]
     todo = [index for index in todo if only is None or index in only]
     tell(_summary(found, todo))
@@ -211,11 +211,12 @@ def _submit(
     for array in new:
         sweep.write_array(array)
     handed = [_hand_over(sweep, about, points, array, tell) for array in new]
-    if gone := lost(sweep, handed) if tries else []:
+    if gone := lost(sweep, handed) if again else []:
         for array in gone:
             tell(f"Slurm job {array.job} is not there any more: its points are submitted again")
             sweep.write_array(replace(array, refused=LOST))
-        _submit(sweep, about, points, most, tell, only=only, tries=tries - 1)
+        forgotten = frozenset(index for array in gone for index in array.points)
+        _submit(sweep, points, most, tell, rerun=rerun, only=forgotten, again=False)
 
 
 def _is_to_run(each: Standing, *, rerun: bool) -> bool:
@@ -231,23 +232,31 @@ def _summary(found: Sequence[Standing], todo: Sequence[int]) -> str:
     return f"{len(found)} points: {', '.join(parts)}"
 
 
-def _arrays(groups: Sequence[Group], *, first: int, most: int, rerun: bool) -> "list[Array]":
-    arrays: list[Array] = []
-    for group in groups:
-        here = not isinstance(group.config.cluster, SlurmConfig)
-        for indices in split(group, max_array_size=len(group.indices) if here else most):
-            arrays.append(
-                Array(
-                    number=first + len(arrays),
-                    token=f"hpcjet-sweep-{secrets.token_hex(6)}",
-                    points=list(indices),
-                    pack=1 if here else group.pack,
-                    side_by_side=1 if here else group.config.sweep.side_by_side,
-                    parallelism=group.parallelism,
-                    rerun=rerun,
-                )
-            )
-    return arrays
+def _arrays(groups: Sequence[Group], *, first: int, most: int, rerun: bool) -> list[Array]:
+    """The submissions of these groups; the allocations that may run at a time are shared out among them."""
+    here = not isinstance(groups[0].config.cluster, SlurmConfig)
+    parts = [
+        (group, indices)
+        for group in groups
+        for indices in split(group, max_array_size=len(group.indices) if here else most)
+    ]
+    return [
+        Array(
+            number=first + number,
+            token=f"hpcjet-sweep-{secrets.token_hex(6)}",
+            points=list(indices),
+            pack=1 if here else group.pack,
+            side_by_side=1 if here else group.config.sweep.side_by_side,
+            parallelism=share_of(group.parallelism, len(parts)),
+            rerun=rerun,
+        )
+        for number, (group, indices) in enumerate(parts)
+    ]
+
+
+def share_of(parallelism: int, arrays: int) -> int:
+    """Slurm's limit is for one array: each gets its part, and at least one."""
+    return max(1, parallelism // arrays)
 
 
 def _hand_over(

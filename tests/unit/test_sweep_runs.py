@@ -98,9 +98,9 @@ def test_a_sweep_in_the_background_is_cancelled_and_resumed(here: Path) -> None:
 def test_a_dry_run_leaves_nothing(here: Path) -> None:
     words = [*WORDS, "seed=range(0,30)", "cluster=slurm", "cluster.nodes=1,2", "cluster.time_min=30", "dry_run=true"]
     shown = hpcjet(here, *words, "sweep.max_array_size=10", "cluster.cpus_per_node=4", "sweep.parallelism=8").stdout
-    assert "points\n  60\n" in shown and shown.count("3 with 10, 10, 10 elements, at most 8 at a time") == 2
+    assert "points\n  60\n" in shown and shown.count("3 with 10, 10, 10 elements, at most 1 of each at a time") == 2
     assert "15 node-hours, 60 CPU-hours" in shown and "30 node-hours, 120 CPU-hours" in shown
-    assert "#SBATCH --array=0-9%8" in shown and "-m hpcjet.sweep.element" in shown
+    assert "#SBATCH --array=0-9%1" in shown and "-m hpcjet.sweep.element" in shown
     assert sorted(path.name for path in here.iterdir()) == ["program.sh"]
 
 
