@@ -5,6 +5,7 @@ such process runs all points of a sweep.
 """
 
 import os
+import re
 import signal
 import sys
 import time
@@ -12,8 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hpcjet.cluster.batch import run_agents
+from hpcjet.cluster.child import tail
 from hpcjet.cluster.node import run_agent
 from hpcjet.cluster.signals import Interrupted, signals_ignored, signals_raise
+from hpcjet.cluster.state import annotate_state
 from hpcjet.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_REQUEST, HpcjetError
 from hpcjet.plan import Plan
 from hpcjet.slurm.jobid import split_key
@@ -25,7 +28,7 @@ from hpcjet.sweep.points import Point
 from hpcjet.sweep.prepared import element_of, prepare
 from hpcjet.sweep.script import is_agent_itself
 from hpcjet.sweep.share import take_share
-from hpcjet.sweep.states import Place, read_word
+from hpcjet.sweep.states import OUT_OF_MEMORY, Place, read_word
 
 NEAR_S = 900.0
 """To the time limit, where only a point says that it was stopped; the warning may be cluster.signal_delay_s early."""
@@ -109,9 +112,14 @@ class Element:
 
     def _agents(self, plan: Plan) -> int:
         """Its node agents: this process, or one on each node, started by srun."""
-        if self._on_slurm and not is_agent_itself(plan.num_nodes, plan.config["cluster"]["srun_args"]):
-            return run_agents(plan)
-        return run_agent(plan.run.plan)
+        if not self._on_slurm:
+            return run_agent(plan.run.plan)
+        itself = is_agent_itself(plan.num_nodes, plan.config["cluster"]["srun_args"])
+        code = run_agent(plan.run.plan) if itself else run_agents(plan)
+        if code and out_of_memory(plan.run.output(element_id(self._env), restart=self._restart)):
+            state = read_word(plan.run.state)
+            annotate_state(plan.run.state, f"{OUT_OF_MEMORY}: {state.reason if state else ''}")
+        return code
 
     def _queue_again(self, *, near_limit: bool) -> None:
         """What is left of several points goes on in the next start of the same job, unless it was cancelled."""
@@ -124,6 +132,11 @@ class Element:
             print(f"hpcjet: the job could not be queued again: {refused}", file=sys.stderr)
             return
         time.sleep(60)  # Slurm ends what is left of the job, this process too
+
+
+def out_of_memory(output: Path) -> bool:
+    """Whether srun says so at the end of a program's output: the job itself just fails then."""
+    return bool(re.search(r"srun: error: .*Out Of Memory|Detected \d+ oom[-_]kill event", tail(output, 8)))
 
 
 if __name__ == "__main__":

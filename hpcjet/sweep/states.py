@@ -42,6 +42,8 @@ class Where(str, Enum):
     """The job ended without a word of the point: a node failed, or the agent was killed."""
 
 
+OUT_OF_MEMORY = "out of memory"
+"""How the reason of a point begins whose program was ended for it."""
 LOCAL = "local"
 """Instead of a job's number, on this machine."""
 ORDER = tuple(Where)
@@ -234,6 +236,8 @@ def _ended(run: RunDir, place: Place, word: RunState | None, job: JobState) -> S
 def _spoken(run: RunDir, word: RunState, name: str) -> Standing:
     """By the run's own last word."""
     where = Where.done if word.phase is Phase.done else Where.failed
+    if word.reason.startswith(OUT_OF_MEMORY):
+        where = Where.memory
     if word.phase is Phase.interrupted:
         where = Where.timeout if Cause.time_limit.value in word.reason else Where.cancelled
     seconds = word.updated - word.started if word.started else None
