@@ -73,7 +73,9 @@ srun=$!
 # keep srun waiting until Slurm gives the node up.
 code={run}/rendezvous/exit-$SLURM_JOB_ID-${{SLURM_RESTART_COUNT:-0}}
 (until [ -s "$code" ]; do sleep 1; done; [ -e "$code-lost" ] || sleep 3; sleep 2; kill -9 $srun) >/dev/null 2>&1 &
+watch=$!
 wait $srun
+kill $watch 2>/dev/null
 # Agents that were killed left their temp folders, and that of the head left no reason.
 [ -s "$code" ] && [ ! -e "$code-lost" ] || {python} -m hpcjet.cluster.aftermath {run}
 exit "$(cat "$code" 2>/dev/null || echo 3)"

@@ -9,11 +9,13 @@ import os
 import shlex
 import stat
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 from slurm_stubs import argv, on_path, stub
 
+from hpcjet.cluster.child import session_members
 from hpcjet.cluster.node import NodeAgent
 from hpcjet.config.cluster import SlurmConfig
 from hpcjet.config.compose import compose
@@ -124,8 +126,13 @@ def test_the_job_ends_with_the_code_that_the_head_left(srun: str, left: str, cod
     if left:
         (plan.run.path / "rendezvous" / "exit-4711-0").write_text(left)
     env = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "4711"}
-    done = subprocess.run(["bash"], input=script, text=True, env=env, check=False, timeout=20)
-    assert done.returncode == code
+    with subprocess.Popen(["bash"], stdin=subprocess.PIPE, text=True, env=env, start_new_session=True) as process:
+        process.communicate(script, timeout=20)
+    assert process.returncode == code
+    deadline = time.monotonic() + 3  # a `sleep 1` may still be at it
+    while session_members(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not session_members(process.pid), "what watches srun ends with the script"
 
 
 @pytest.mark.parametrize("value", ["/runs/a\nb", "/runs/a%b"], ids=["line break", "percent sign"])
