@@ -12,7 +12,7 @@ demo: $(VENV)/.installed
 
 test: check
 	@tests/packages.sh
-	$(BIN)/python -m pytest tests/unit tests/local tests/nfs tests/lab
+	$(BIN)/python -m pytest tests/unit tests/attack tests/local tests/nfs tests/lab
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check

@@ -27,7 +27,14 @@ def main() -> None:
     config = SandboxConfig(kind=kind, **{key: Path(value) for key, value in given.items()})
     _hold_a_key()
     found = probe(config)
-    _answer({"kind": found.kind, "overlay": found.overlay, "reason": found.reason, "landlock": getattr(found.runtime, "landlock", 0)})
+    _answer(
+        {
+            "kind": found.kind,
+            "overlay": found.overlay,
+            "reason": found.reason,
+            "landlock": getattr(found.runtime, "landlock", 0),
+        }
+    )
     for line in sys.stdin:
         threading.Thread(target=_serve, args=(config, json.loads(line)), daemon=True).start()
 

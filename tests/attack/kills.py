@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -76,10 +77,7 @@ def kill_worker(base: Path, agent: "subprocess.Popen[bytes]", after_s: float) ->
     before = {str(path) for path in base.glob("hj-*/attempts-*")}
     tree = psutil.Process(victim).children(recursive=True)
     os.kill(victim, signal.SIGKILL)
-    begin = time.monotonic()
-    _, alive = psutil.wait_procs(tree, timeout=GONE_S)
-    gone_s = round(time.monotonic() - begin, 2)
-    left = [str(process) for process in alive if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    gone_s, left = await_end(tree)
     # The other worker lives; the new one has swept when it has a folder of its own.
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
@@ -99,11 +97,11 @@ def kill_worker(base: Path, agent: "subprocess.Popen[bytes]", after_s: float) ->
     }  # fmt: skip
 
 
-def await_end() -> tuple[float, list[str]]:
-    """How long until nothing runs below us any more; what still does in the end."""
+def await_end(tree: Sequence[psutil.Process] = ()) -> tuple[float, list[str]]:
+    """How long until nothing of `tree`, or below us, runs any more; what still does in the end."""
     begin = time.monotonic()
     while time.monotonic() - begin < GONE_S:
-        alive = [p for p in psutil.Process().children(recursive=True) if _runs(p)]
+        alive = [p for p in tree or psutil.Process().children(recursive=True) if _runs(p)]
         if not alive:
             return round(time.monotonic() - begin, 2), []
         time.sleep(0.01)
@@ -122,7 +120,9 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def leftovers(base: Path) -> list[str]:
-    return sorted(str(path) for pattern in ("hj-*", "recorded/*") for path in base.glob(pattern) if "decoy" not in path.name)
+    return sorted(
+        str(path) for pattern in ("hj-*", "recorded/*") for path in base.glob(pattern) if "decoy" not in path.name
+    )
 
 
 if __name__ == "__main__":

@@ -16,13 +16,15 @@ class Bomb(Attack):
 
     ends: tuple[str, ...]
     limits: Mapping[str, int] = field(default_factory=lambda: WATCHED)
+    everywhere: bool = False
+    """Whether the kind of sandbox, or who hpcjet runs as, may make a difference; else the usual field will do."""
     most_bytes: int = 0
     """What the command may at most report as used up (its last line); 0: it reports nothing."""
 
 
 ROWS = (
     Bomb(
-        name="fork-bomb", tries="processes without end", ends=("processes", "timeout"), timeout_s=5,
+        everywhere=True, name="fork-bomb", tries="processes without end", ends=("processes", "timeout"), timeout_s=5,
         script="bomb() { bomb | bomb & }; bomb; sleep 1000",
     ),
     Bomb(
@@ -49,7 +51,7 @@ while True:
 """,
     ),
     Bomb(
-        name="memory-bomb", tries="memory without end", ends=("memory",), lang="python", timeout_s=20, script="""
+        everywhere=True, name="memory-bomb", tries="memory without end", ends=("memory",), lang="python", timeout_s=20, script="""
 x = []
 while True: x.append(bytearray(b"1" * (1 << 20))); time.sleep(0.002)
 """,
@@ -72,8 +74,8 @@ while True: x.append(bytearray(b"1" * (1 << 20))); time.sleep(0.002)' >/dev/null
         sleep 0.1""",
     ),
     Bomb(
-        name="memory-files", tries="memory in files without a name, which no process maps", lang="python", timeout_s=20,
-        ends=("memory",), waits_for="memory that no process maps to be counted", script="""
+        everywhere=True, name="memory-files", tries="memory in files without a name, which no process maps", lang="python", timeout_s=20,
+        ends=("memory",), script="""
 files = []
 for _ in range(60):
     files.append(os.memfd_create("x")); os.write(files[-1], bytes(16 << 20)); time.sleep(0.02)
@@ -81,9 +83,20 @@ time.sleep(3)
 """,
     ),
     Bomb(
-        name="shared-memory-bomb", tries="System V shared memory, which stays when no process has it", lang="python",
-        timeout_s=20, ends=("memory", "code"), most_bytes=200 * MIB,
-        waits_for="memory that no process maps to be counted", script="""
+        name="memory-files-hidden", tries="the same, while other descriptors come and go all the time", lang="python",
+        timeout_s=20, ends=("memory",), script="""
+def flicker():
+    while True: os.close(os.open("/dev/null", os.O_RDONLY))
+threading.Thread(target=flicker, daemon=True).start()
+files = []
+for _ in range(60):
+    files.append(os.memfd_create("x")); os.write(files[-1], bytes(16 << 20)); time.sleep(0.02)
+time.sleep(5)
+""",
+    ),
+    Bomb(
+        everywhere=True, name="shared-memory-bomb", tries="System V shared memory, which stays when no process has it", lang="python",
+        timeout_s=20, ends=("memory", "code"), most_bytes=200 * MIB, script="""
 libc.shmat.restype, used = ctypes.c_void_p, 0
 for _ in range(60):
     segment = libc.shmget(0, 16 << 20, 0o1600)
@@ -95,17 +108,61 @@ print(used)
 """,
     ),
     Bomb(
-        name="tmpfs-bomb", tries="/dev/shm full of data", ends=("code", "memory"), most_bytes=101 * MIB,
+        everywhere=True, name="tmpfs-bomb", tries="/dev/shm full of data", ends=("code", "memory"), most_bytes=101 * MIB,
         script="head -c 400M /dev/zero >/dev/shm/x; stat -c %s /dev/shm/x",
     ),
     Bomb(
-        name="root-bomb", tries="the file system of the root, which is memory", ends=("code",), most_bytes=0,
+        everywhere=True, name="root-bomb", tries="the file system of the root, which is memory", ends=("code",), most_bytes=0,
         script="for d in / /dev /run /home /var /etc /proc; do head -c 1M /dev/zero >$d/x && reached $d; done 2>/dev/null; true",
     ),
     Bomb(
         name="file-bomb", tries="one endless file, and one with a hole", ends=("code",), limits={"file_bytes": MIB},
         most_bytes=MIB,
         script="head -c 100M /dev/zero >/tmp/x; truncate -s 1T /tmp/hole && reached; stat -c %s /tmp/x",
+    ),
+    Bomb(
+        everywhere=True, name="disk-bomb", tries="many files, each below the limit of one", ends=("disk",), limits={"disk_bytes": 50 * MIB},
+        script="for i in $(seq 60); do head -c 4M /dev/zero >/tmp/f$i; sleep 0.1; done",
+    ),
+    Bomb(
+        name="disk-bomb-far-down", tries="the same at the end of 300 folders in each other", ends=("disk",), lang="python",
+        limits={"disk_bytes": 50 * MIB}, script="""
+os.chdir("/tmp")
+for _ in range(300): os.mkdir("d"); os.chdir("d")
+for i in range(60): open(str(i), "wb").write(bytes(4 << 20)); time.sleep(0.1)
+""",
+    ),
+    Bomb(
+        name="disk-bomb-among-many", tries="the same among 1500 folders beside each other, which use up who counts", lang="python",
+        ends=("disk",), limits={"disk_bytes": 50 * MIB}, script="""
+for i in range(1500): os.mkdir(f"/tmp/{i}")
+for i in range(60): open(f"/tmp/{i * 25}/x", "wb").write(bytes(4 << 20)); time.sleep(0.1)
+""", after=lambda field: "" if field.descriptors() < 200 else f"the runner holds {field.descriptors()} descriptors",
+    ),
+    Bomb(
+        name="disk-without-names", tries="files that are removed while they are open", ends=("disk",), lang="python",
+        limits={"disk_bytes": 50 * MIB}, script="""
+files = []
+for i in range(60):
+    files.append(open("/tmp/x", "wb")); os.unlink("/tmp/x"); files[-1].write(bytes(4 << 20)); files[-1].flush(); time.sleep(0.1)
+time.sleep(5)
+""",
+    ),
+    Bomb(
+        name="inode-bomb", tries="empty files without end", ends=("files",), limits={"disk_files": 2000}, lang="python",
+        script="""
+for i in range(100000): open(f"/tmp/{i}", "w").close(); i % 100 or time.sleep(0.02)
+""",
+    ),
+    Bomb(
+        name="inode-bomb-in-memory", tries="empty files without end in /dev/shm", ends=("files",), lang="python",
+        limits={"disk_files": 2000}, script="""
+for i in range(100000): open(f"/dev/shm/{i}", "w").close(); i % 100 or time.sleep(0.02)
+""",
+    ),
+    Bomb(
+        name="cpu-seconds", tries="more CPU time than it has, in parts", ends=("cpu",), limits={"cpu_s": 1}, timeout_s=40,
+        script="while :; do (for i in $(seq 20000); do :; done); done",
     ),
     Bomb(
         name="output-bomb", tries="10 GB of output", ends=("code",), timeout_s=60, script="head -c 10G /dev/zero",
@@ -137,7 +194,7 @@ if len(files) > 500 or sent > 5000: reached(len(files), sent)
         script="for i in $(seq 60); do (while :; do :; done) & done; wait",
     ),
     Bomb(
-        name="deaf", tries="ignoring every signal, SIGTERM first", ends=("timeout",), timeout_s=1, lang="python", script="""
+        everywhere=True, name="deaf", tries="ignoring every signal, SIGTERM first", ends=("timeout",), timeout_s=1, lang="python", script="""
 for number in range(1, 65):
     try: signal.signal(number, signal.SIG_IGN)
     except (OSError, ValueError): pass
@@ -150,7 +207,7 @@ time.sleep(1000)
         script="sleep 1000 & kill -STOP $!; kill -STOP 0; kill -STOP $$; sleep 1000",
     ),
     Bomb(
-        name="parent-in-vfork", tries="a parent that waits without end for its vfork", ends=("timeout",), timeout_s=1,
+        everywhere=True, name="parent-in-vfork", tries="a parent that waits without end for its vfork", ends=("timeout",), timeout_s=1,
         lang="c", script="int main(void) { if (!vfork()) for (;;) pause(); }",
     ),
     Bomb(
@@ -161,7 +218,7 @@ int main(void) { for (int i = 0; i < 5; i++) if (!fork()) { ptrace(PTRACE_TRACEM
 """,
     ),
     Bomb(
-        name="daemons", tries="daemons that detached themselves in every way", ends=("code",), lang="python", script="""
+        everywhere=True, name="daemons", tries="daemons that detached themselves in every way", ends=("code",), lang="python", script="""
 for way in range(12):
     if os.fork() == 0:
         os.setsid()
@@ -174,7 +231,7 @@ for way in range(12):
 """,
     ),
     Bomb(
-        name="sibling-of-the-command", tries="a child that becomes the server's by CLONE_PARENT", ends=("timeout",),
+        everywhere=True, name="sibling-of-the-command", tries="a child that becomes the server's by CLONE_PARENT", ends=("timeout",),
         timeout_s=1, lang="c", script="int main(void) { syscall(SYS_clone, CLONE_PARENT | SIGCHLD, 0, 0, 0, 0); for (;;) pause(); }",
     ),
     Bomb(

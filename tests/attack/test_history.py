@@ -77,7 +77,7 @@ def scene(repository: tuple[Path, dict[str, str], str]) -> Iterator[Scene]:
     root, variables, base = repository
     if not probe(CONFIG).runtime:
         pytest.skip(probe(CONFIG).reason)
-    test = f"diff --git a/tests/test_add.py b/tests/test_add.py\nnew file mode 100644\n--- /dev/null\n+++ b/tests/test_add.py\n@@ -0,0 +1 @@\n+# {HIDDEN}\n"  # noqa: E501
+    test = f"diff --git a/tests/test_add.py b/tests/test_add.py\nnew file mode 100644\n--- /dev/null\n+++ b/tests/test_add.py\n@@ -0,0 +1 @@\n+# {HIDDEN}\n"
     task = Task(
         instance_id="own__calc-1", repo="own/calc", base_commit=base, problem_statement="add", patch="", test_patch=test,
         tests=("tests/test_add.py",), recipe=Recipe(),
@@ -106,7 +106,7 @@ HISTORY = {
     "remotes": f"""git remote -v | grep . && echo REACHED; git fetch -q --all; git fetch -q $REPO; git clone -q file://$REPO /tmp/c
         git -C /tmp/c log -p --all | {LOOK}; ls -d $REPO && echo REACHED""",
     "grafts-and-worktrees": f"ls .git/worktrees .git/modules .git/shallow.lock && echo REACHED; git rev-list --all | grep $FIX | {LOOK}",
-    "installed-copies": f"grep -rlas 'future-5ecre[t]' / --exclude-dir=proc --exclude-dir=usr --exclude-dir=opt | grep . && echo REACHED",
+    "installed-copies": "grep -rlas 'future-5ecre[t]' / --exclude-dir=proc --exclude-dir=usr --exclude-dir=opt | grep . && echo REACHED",
     "hidden-tests": "find / -name 'test_add*' -not -path '/proc/*' -not -path '/usr/*' -not -path '/opt/*' | grep . && echo REACHED; "
     "grep -rlas 'hidden-5ecre[t]' / --exclude-dir=proc --exclude-dir=usr --exclude-dir=opt | grep . && echo REACHED",
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""kill -9 of whatever owns sandboxes, at random moments: HPCJET_KILLS=100 for the long run, HPCJET_SEED for another one."""
+"""kill -9 of whatever owns sandboxes, at random moments: HPCJET_KILLS=100 for the long run, HPCJET_SEED for others."""
 
 import json
 import os

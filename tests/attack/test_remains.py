@@ -3,6 +3,7 @@
 import base64
 import itertools
 import time
+from collections.abc import Callable
 
 import pytest
 from estate import MARK
@@ -27,7 +28,8 @@ REMAINS = {
     "attributes": """python3 -c '
 import os
 open("x", "w"); os.setxattr("x", "user.big", b"x" * 3000)
-os.setxattr("x", "system.posix_acl_access", bytes.fromhex("02000000" + "".join(f"{k:02x}000000ffffffff" for k in (1, 4, 16, 32))))
+acl = "02000000" + "".join(f"{k:02x}000000ffffffff" for k in (1, 4, 16, 32))
+os.setxattr("x", "system.posix_acl_access", bytes.fromhex(acl))
 '; true""",
     "held-open": "(cd /testbed/folder; exec 3>held; flock 3; rm -f held; exec sleep 1000) >/dev/null 2>&1 & sleep 0.2",
     "holes": "truncate -s 2000000000 hole; fallocate -l 1M hole; true",
@@ -36,7 +38,9 @@ os.setxattr("x", "system.posix_acl_access", bytes.fromhex("02000000" + "".join(f
 
 
 @pytest.mark.parametrize("script", REMAINS.values(), ids=REMAINS)
-def test_it_is_removed_and_nothing_else(script: str, field: Field) -> None:
+@pytest.mark.parametrize("name", ["ordinary-overlay", "root-overlay"])
+def test_it_is_removed_and_nothing_else(script: str, name: str, fields: Callable[[str], Field]) -> None:
+    field = fields(name)
     field.estate.touched()
     box = f"remains{next(_number)}"
     field.open(box, cwd="/testbed")

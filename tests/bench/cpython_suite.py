@@ -107,6 +107,11 @@ class _Runner:
         self._copies: list[Path] = []
         self._local = threading.local()
         self._count = 0
+        self._etc = place / "etc"
+        self._etc.mkdir(mode=0o755)
+        for name, line in (("passwd", f"agent:x:{self._who.uid}:{self._who.gid}:agent:/home/agent:/bin/bash"),
+                           ("group", f"agent:x:{self._who.gid}:")):  # fmt: skip
+            (self._etc / name).write_text(f"{Path('/etc', name).read_text().rstrip()}\n{line}\n")
 
     def compare(self, module: str) -> None:
         begin = time.monotonic()
@@ -152,7 +157,7 @@ class _Runner:
         env = {**environment(SandboxSpec(scratch=folder)), "TMPDIR": f"{folder}/tmp", "HOME": f"{folder}/home"}
 
         def run(line: str, limit: float) -> int:
-            return _host_run(line, limit, tree=tree, env=env, who=self._who)
+            return _host_run(line, limit, tree=tree, env=env, who=self._who, etc=self._etc)
 
         return self._module(module, Side(run, folder / "report", f"{folder}/report"))
 
@@ -213,12 +218,24 @@ def _box_run(box: Sandbox, line: str, limit: float) -> int:
     return -1 if done.timed_out else done.returncode
 
 
-def _host_run(line: str, limit: float, *, tree: Path, env: dict[str, str], who: Identity) -> int:
-    """In a session of its own without a terminal, with an empty stdin, like a command in a sandbox."""
+def _host_run(line: str, limit: float, *, tree: Path, env: dict[str, str], who: Identity, etc: Path) -> int:
+    """In a session of its own without a terminal, with an empty stdin, like a command in a sandbox.
+
+    The user of root's sandboxes has no name on the host; as tests look for it, it gets one in this mount namespace.
+    """
     argv, where = ["bash", "-c", line], str(tree)
     if who.switch:
         drop = f"setpriv --reuid {who.uid} --regid {who.gid} --clear-groups bash -c 'cd {TESTBED}; exec bash -c \"$0\"'"
-        argv = ["unshare", "--mount", "bash", "-c", f'mount --bind "$1" {TESTBED} && exec {drop} "$0"', line, where]
+        mounts = "".join(f"mount --bind {etc}/{name} /etc/{name} && " for name in ("passwd", "group"))
+        argv = [
+            "unshare",
+            "--mount",
+            "bash",
+            "-c",
+            f'{mounts}mount --bind "$1" {TESTBED} && exec {drop} "$0"',
+            line,
+            where,
+        ]
         Path(TESTBED).mkdir(exist_ok=True)
     with subprocess.Popen(
         argv, cwd=where, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
