@@ -113,7 +113,7 @@ def test_odd_paths_reach_srun_as_they_are(odd: str, tmp_path: Path) -> None:
     assert shlex.split(line.removeprefix("#SBATCH ")) == [f"--output={run}/submit/%j_0_log.out"]
 
 
-@pytest.mark.parametrize(("srun", "left", "code"), [("exit 0", "7", 7), ("exit 137", "", 3), ("sleep 60", "0", 0)],
+@pytest.mark.parametrize(("srun", "left", "code"), [("exit 0", "7", 7), ("exit 137", "", 3), ("exec sleep 60", "0", 0)],
                          ids=["ours counts", "a head that was killed", "a node that is lost"])  # fmt: skip
 def test_the_job_ends_with_the_code_that_the_head_left(srun: str, left: str, code: int, tmp_path: Path) -> None:
     plan, config = request(run=tmp_path / "it's a run")
