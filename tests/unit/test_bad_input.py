@@ -60,10 +60,10 @@ WORDS: dict[str, tuple[list[str], str]] = {
         "engine.base_url=(hidden) is not allowed",
     ),
     "Hydra's own key": (["+exp=noop", "hydra.run.dir=x"], "hpcjet takes no settings of Hydra itself"),
-    "sweep": (["-m", "+exp=noop"], "-m: sweeps are not there yet"),
+    "sweep": (["-m", "+exp=noop", "seed=interval(0,1)"], "an interval has no end of values"),
     "unknown option": (
         ["+exp=noop", "--folow"],
-        "--folow is not an option: known are --help, --cfg, --prepare and --version",
+        "--folow is not an option: known are --help, -m, --cfg, --prepare and --version",
     ),
     "help of nothing": (["--help", "clustre"], "--help clustre: there is no such group; choose one of exp, cluster"),
     "no bwrap": (["+exp=swe", "sandbox.bwrap=/nonexistent"], "sandbox.bwrap=/nonexistent is not a program"),
