@@ -99,8 +99,8 @@ def test_points_that_fail_in_every_way_hide_no_other(login: Login, folder: Path)
     assert f"{POINTS} points: {POINTS} to run" in launched.output
     (array,) = sweep.arrays()
 
-    wait_for(lambda: all((folder / f"asleep-{seed}").exists() for seed in sleepers), timeout_s=240, what="sleepers")
     for seed in sleepers:
+        wait_for((folder / f"asleep-{seed}").exists, timeout_s=240, what=f"point {seed}")
         assert login.run("scancel", f"{array.job}_{seed}").code == 0
     followed = login.hpcjet("sweep", sweep.path, "--follow", timeout_s=400)
     print(f"{POINTS} points in {time.time() - began:.0f} s\n{followed.output}")
