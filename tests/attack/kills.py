@@ -97,15 +97,16 @@ def kill_worker(base: Path, agent: "subprocess.Popen[bytes]", after_s: float) ->
     }  # fmt: skip
 
 
-def await_end(tree: Sequence[psutil.Process] = ()) -> tuple[float, list[str]]:
+def await_end(tree: Sequence[psutil.Process] | None = None) -> tuple[float, list[str]]:
     """How long until nothing of `tree`, or below us, runs any more; what still does in the end."""
     begin = time.monotonic()
     while time.monotonic() - begin < GONE_S:
-        alive = [p for p in tree or psutil.Process().children(recursive=True) if _runs(p)]
+        below = psutil.Process().children(recursive=True) if tree is None else tree
+        alive = [process for process in below if _runs(process)]
         if not alive:
             return round(time.monotonic() - begin, 2), []
         time.sleep(0.01)
-    return GONE_S, [f"{p.pid} {p.name()}" for p in alive]
+    return GONE_S, [f"{process.pid} {process.name()}" for process in alive]
 
 
 def _runs(process: psutil.Process) -> bool:
