@@ -204,7 +204,7 @@ def new_run_dir(root: Path, exp: str, *, now: datetime, short_id: str) -> RunDir
 
 
 def runs(root: Path) -> list[RunDir]:
-    """All runs under `root`, oldest first by the time in their names. Lists folders only: ten thousand are no matter."""
+    """All runs under `root`, oldest first by the time in their names. Lists folders only; ten thousand are quick."""
     found = [
         RunDir(Path(run.path))
         for exp in _folders(root)
