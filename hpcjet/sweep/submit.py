@@ -210,7 +210,13 @@ def _submit(
     # All of them are recorded before the first is submitted: whoever goes on after us knows what there is to do.
     for array in new:
         sweep.write_array(array)
-    handed = [_hand_over(sweep, about, points, array, tell) for array in new]
+    handed = []
+    try:
+        for array in new:
+            handed.append(_hand_over(sweep, about, points, array, tell))
+    except (HpcjetError, KeyboardInterrupt):
+        tell(f"{len(handed)} of {len(new)} arrays are submitted; the rest with: hpcjet sweep {sweep} --resume")
+        raise
     if gone := lost(sweep, handed) if again else []:
         for array in gone:
             tell(f"Slurm job {array.job} is not there any more: its points are submitted again")
