@@ -12,6 +12,7 @@ from hpcjet.sandbox.spec import Limits
 
 CONTROLLERS = ("memory", "pids", "cpu")
 PERIOD_US = 100_000
+MEMORY_SLACK = 1.25
 REMOVE_S = 1.0
 NAME = "hpcjet-sandbox-"
 _count = itertools.count()
@@ -86,10 +87,11 @@ def _writable(folder: Path) -> bool:
 def settings(version: int, limits: Limits) -> dict[str, dict[str, str]]:
     """Controller: file and content.
 
-    Of processes twice the limit: the supervisor ends a command that is over it, while the kernel alone would let it go
-    on without being able to fork, which few programs take well.
+    More than the limits, because the supervisor is who ends a command that is over one, and this only holds what is
+    faster than it: the kernel alone would let a command go on that cannot fork, which few programs take well, and at
+    the end of memory it picks one process, of the command or not.
     """
-    memory, pids, cpus = limits.memory_bytes, limits.processes, limits.cpus
+    memory, pids, cpus = int(MEMORY_SLACK * (limits.memory_bytes or 0)), limits.processes, limits.cpus
     quota = (cpus or 0) * PERIOD_US
     if version == 2:
         return {

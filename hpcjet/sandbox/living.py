@@ -137,6 +137,12 @@ class Living:
                 done = self._run(script, folder, stdin, min(timeout_s, max(0.0, left_s)), output)
                 if (background or self._spec.background) is Background.kill:
                     self._kill_all()
+            except SandboxError as error:
+                if self._watched.meter.held() == "memory":
+                    raise SandboxError(
+                        f"the kernel ended the sandbox as a whole at its memory limit: {error}"
+                    ) from error
+                raise
             finally:
                 limit = supervisor().finish(self._watched)
             if done.timed_out and left_s <= timeout_s:

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import os
 import select
 import threading
@@ -22,6 +23,8 @@ DISK_TICK_S = 2.0
 """Between two walks through what sandboxes have written."""
 DISK_SHARE = 0.05
 """Part of one CPU that the walks may take; with many files they come less often."""
+DORMANT = math.inf
+"""The next look at a sandbox in which nothing runs: a thousand of them cost nothing."""
 KILL_S = 2.0
 DRAIN_BYTES = 4 << 20
 """Per pipe and tick: a process in the background that writes without end must not keep this thread busy."""
@@ -67,6 +70,9 @@ class Supervisor:
             item.exceeded = ""
             item.running = item.written = True
             item.meter.begin()
+            if item.next_look == DORMANT:
+                item.next_look = time.monotonic() + TICK_S
+                self._wake()
 
     def finish(self, item: Watched) -> str:
         """The command has ended; the limit that it exceeded, or nothing."""
@@ -131,7 +137,8 @@ class Supervisor:
         with self._lock:
             if not self._watched:
                 return None
-            return max(0.001, min(item.next_look for item in self._watched) - time.monotonic())
+            first = min(item.next_look for item in self._watched)
+        return None if first == DORMANT else max(0.001, first - time.monotonic())
 
     def _read(self, pipe: int) -> None:
         if pipe == self._wake_read:
@@ -179,6 +186,8 @@ class Supervisor:
         usage.take_first_when_memory_runs_out()
         exceeded, share = item.meter.look(usage)
         item.next_look = time.monotonic() + (ALERT_TICK_S if share > 0.5 else TICK_S)
+        if not (item.running or usage.pids):
+            item.next_look = DORMANT
         if not exceeded:
             return
         log.warning("a sandbox is over its limit of %s; its commands are killed", exceeded)

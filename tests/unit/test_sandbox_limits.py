@@ -93,6 +93,25 @@ def test_the_life_of_a_sandbox_is_limited(opened: Opener) -> None:
     assert box.run("echo late", timeout_s=30).limit == "wall"
 
 
+def test_nothing_is_looked_at_while_nothing_runs(opened: Opener) -> None:
+    box = opened()
+    looks: list[float] = []
+    watched = box._watched
+    assert watched is not None
+    measure = watched.measure
+    watched.measure = lambda: (looks.append(time.monotonic()), measure())[1]
+    output(box, "true")
+    time.sleep(1.5)
+    seen = len(looks)
+    time.sleep(1.5)
+    assert seen and len(looks) == seen
+    output(box, f"sleep {NAP} & sleep 1.5")
+    assert len(looks) > seen
+    seen = len(looks)
+    time.sleep(1.5)
+    assert len(looks) > seen  # something was left in the background
+
+
 def test_ten_megabytes_a_second_of_output_cost_no_memory(opened: Opener) -> None:
     box = opened(limits=Limits(output_bytes=1000))
     done = box.run("head -c 200000000 /dev/zero", timeout_s=60)
@@ -163,7 +182,7 @@ def test_the_own_cgroups_are_read_from_proc() -> None:
 def test_settings_of_both_versions() -> None:
     limits = Limits(memory_bytes=1 << 30, processes=100, cpus=2)
     assert settings(2, limits) == {
-        "memory": {"memory.max": "1073741824", "memory.swap.max": "0"},
+        "memory": {"memory.max": "1342177280", "memory.swap.max": "0"},
         "pids": {"pids.max": "200"},
         "cpu": {"cpu.max": "200000 100000"},
     }
