@@ -56,8 +56,10 @@ class Crew:
             return
         code = EXIT_CLUSTER
         try:
-            for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGALRM):
+            for number in (signal.SIGTERM, signal.SIGALRM):
                 signal.signal(number, signal.SIG_DFL)
+            # The warning before the time limit may come before the node agent listens, or after its last word.
+            signal.signal(signal.SIGUSR2, signal.SIG_IGN)
             code = self._work(point, place)
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else EXIT_CLUSTER

@@ -28,7 +28,8 @@ def render(plan: Plan, cluster: SlurmConfig, *, sweep: SweepDir, array: Array) -
         # The node agent is this script itself: the warning before the time limit must reach it.
         lines = [line.replace("--signal=", "--signal=B:") if _is(line, "signal") else line for line in lines]
     command = ["exec", plan.python, "-u", "-m", ELEMENT, str(sweep), str(array.number)]
-    return "\n".join([*lines, "", "# command", shlex.join(command), ""])
+    # Before the node agent listens and after its last word the warning must not kill it.
+    return "\n".join([*lines, "", "# command", "trap '' USR2", shlex.join(command), ""])
 
 
 def is_agent_itself(nodes: int, srun_args: Sequence[str]) -> bool:

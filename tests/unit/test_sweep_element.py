@@ -42,7 +42,7 @@ def test_the_script_of_an_array(tmp_path: Path) -> None:
     array = Array(number=2, token="t", points=list(range(30)), parallelism=8)
     text = script(tmp_path, "cluster.time_min=30", "cluster.setup=[module load x]", array=array)
     folder = tmp_path / "a b" / "sweep"
-    lines = [line for line in text.splitlines() if line.startswith(("#SBATCH", "exec", "module"))]
+    lines = [line for line in text.splitlines() if line.startswith(("#SBATCH", "exec", "module", "trap"))]
     assert lines == [
         "#SBATCH --array=0-29%8",
         "#SBATCH --comment='hpcjet sweep'",
@@ -55,6 +55,7 @@ def test_the_script_of_an_array(tmp_path: Path) -> None:
         "#SBATCH --signal=B:USR2@90",
         "#SBATCH --time=30",
         "module load x",
+        "trap '' USR2",
         f"exec '/my env/bin/python' -u -m hpcjet.sweep.element '{folder}' 2",
     ]
 
