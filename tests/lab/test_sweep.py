@@ -89,7 +89,7 @@ def agrees(point: dict[str, Any], record: tuple[str, str]) -> bool:
 def test_points_that_fail_in_every_way_hide_no_other(login: Login, folder: Path) -> None:
     (folder / "program.sh").write_text(PROGRAM.format(folder=folder))
     words = ["-m", "+exp=mpi", "exp.ranks_per_node=1", f"exp.command='bash {folder}/program.sh'", *SHARE]
-    words += [f"seed=range(0,{POINTS})", "cluster.time_min=1", f"run.root={folder}/runs"]
+    words += [f"seed=range(0,{POINTS})", "cluster.time_min=2", f"run.root={folder}/runs"]
     sleepers = [seed for seed in (50, 150) if seed < POINTS]
     began = time.time()
 
