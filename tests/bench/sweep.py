@@ -11,6 +11,7 @@ import argparse
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -117,7 +118,7 @@ def peer(login: Login, folder: Path, count: int) -> None:
     settings += [f"hydra.sweep.dir={folder}/multirun-{count}"]
     words = [venv / "bin" / "python", folder / "app.py", "-m", *settings, "+a=0,0.6", f"+b=range(0,{count // 2})"]
     began = time.monotonic()
-    process = login.lab.popen_as_user(words, cwd=folder, env=login.env)
+    process = login.lab.popen_as_user(words, cwd=folder, env=login.env, stdout=subprocess.DEVNULL)
 
     def queued() -> bool:
         assert process.poll() is None, "the peer ended"
