@@ -123,7 +123,9 @@ def test_points_that_fail_in_every_way_hide_no_other(login: Login, folder: Path)
     failed = sum(state != "done" for state in expected.values())
     assert f"{POINTS} points: {POINTS - failed} done, {failed} to run ({failed} again)" in again.output
     assert shown(login, sweep)["states"] == {"done": POINTS}
-    assert len(accounting(login, sweep.arrays()[1].job)) == failed
+    second = sweep.arrays()[1].job
+    wait_for(lambda: len(accounting(login, second)) >= failed, timeout_s=30, what="sacct's word of all elements")
+    assert len(accounting(login, second)) == failed
     third = login.launch(*words)
     assert third.code == 0 and f"{POINTS} points: {POINTS} done, 0 to run" in third.output
     assert len(sweep.arrays()) == 2
