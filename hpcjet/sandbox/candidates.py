@@ -17,10 +17,11 @@ from hpcjet.sandbox.bwrap import BwrapBackend
 from hpcjet.sandbox.cgroup import Delegation, find_delegation, new_group, sweep
 from hpcjet.sandbox.etc import shared_etc
 from hpcjet.sandbox.identity import Identity, check_reachable, identity
-from hpcjet.sandbox.options import SERVER, SERVER_SHELL, Features
+from hpcjet.sandbox.options import SERVER_SHELL, Features
 from hpcjet.sandbox.process import ProcessBackend
 from hpcjet.sandbox.program import find_apptainer, find_bwrap, reachable_bwrap
 from hpcjet.sandbox.seccomp import MACHINES
+from hpcjet.sandbox.server_script import SERVER
 from hpcjet.sandbox.spec import Limits
 from hpcjet.sandbox.userns import UsernsBackend
 
@@ -87,8 +88,8 @@ def _apptainer(config: SandboxConfig, base: Path) -> list[Candidate]:
 
 def _process(config: SandboxConfig, base: Path) -> list[Candidate]:
     node = _node(config, base)
-    server = tuple(str(node.etc / name) for name in ("hpcjet/bash", "hpcjet/server"))
-    node = replace(node, server=(server[0] if node.server[0] == SERVER_SHELL else str(node.shell), "-p", server[1]))
+    shell, *rest = node.server
+    node = replace(node, server=(str(node.etc / "hpcjet/bash") if shell == SERVER_SHELL else shell, *rest))
     version = landlock_version()
     if version == 0 and config.kind is not SandboxKind.process:
         raise SandboxError(
@@ -127,7 +128,7 @@ def _node(config: SandboxConfig, base: Path) -> Node:
         who=who,
         etc=etc,
         shell=shell,
-        server=(str(shell) if noexec else SERVER_SHELL, "-p", SERVER),
+        server=(str(shell) if noexec else SERVER_SHELL, "-p", "-c", SERVER, str(shell)),
         python=_python(who),
         seccomp=config.seccomp and platform.machine() in MACHINES,
         cgroup=_cgroup(config, who, shell),

@@ -9,7 +9,6 @@ import tempfile
 from pathlib import Path
 
 from hpcjet.sandbox.identity import Identity
-from hpcjet.sandbox.server_script import SERVER
 
 COPIED = (
     *("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "timezone", "os-release"),
@@ -19,7 +18,7 @@ COPIED = (
 )
 """Of the host's /etc, what programs need and what says nothing about people or services."""
 
-PROGRAMS = ("hpcjet/server", "hpcjet/bash")
+PROGRAMS = ("hpcjet/bash",)
 HOME = "/home/agent"
 HOSTNAME = "sandbox"
 HOST_NAMES = "hpcjet/nsswitch.host"
@@ -64,7 +63,7 @@ def _private_folder(base: Path) -> Path:
 
 def _version(who: Identity, shell: Path) -> str:
     found = shell.stat()
-    facts = (SERVER, who, str(shell), found.st_size, found.st_mtime_ns, _texts(who))
+    facts = (who, str(shell), found.st_size, found.st_mtime_ns, _texts(who))
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
 
@@ -80,7 +79,6 @@ def _texts(who: Identity) -> dict[str, str]:
         HOST_NAMES: "".join(f"{name}: files{' dns' if name == 'hosts' else ''}\n" for name in _DATABASES),
         "resolv.conf": "",
         "host.conf": "multi on\n",
-        "hpcjet/server": SERVER,
     }
 
 

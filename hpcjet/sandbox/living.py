@@ -18,6 +18,7 @@ from hpcjet.sandbox.cgroup import Group, new_group
 from hpcjet.sandbox.copies import copy_stack
 from hpcjet.sandbox.cpus import choose_cpus
 from hpcjet.sandbox.disk import Disk
+from hpcjet.sandbox.forkable import can_fork, environment_allows
 from hpcjet.sandbox.identity import check_reachable
 from hpcjet.sandbox.meter import Meter
 from hpcjet.sandbox.options import IO, Layout
@@ -57,6 +58,7 @@ class Living:
         self._fifo = ""
         self._count = 0
         self._spare: Sequence[int] = ()
+        self._forks = environment_allows(spec.env)
         self._relay: Relay | None = None
         self._group: Group | None = None
         self._watched: Watched | None = None
@@ -154,7 +156,7 @@ class Living:
         spare = self._spare = processes.children(self._server.init)
         try:
             source = self._open_fifo()
-            request = [os.fsencode(self._fifo), self._put("stdin", stdin), folder, *self._by_file(script)]
+            request = [os.fsencode(self._fifo), self._put("stdin", stdin), folder, *self._by(script)]
         except OSError as error:
             raise self._unwritable(error) from error
         held = False
@@ -197,12 +199,12 @@ class Living:
         self._fifo = ""
         supervisor().empty(self._watched, source)
 
-    def _by_file(self, script: bytes) -> tuple[bytes, bytes]:
-        """The name of a file with the command, or the command itself; the other one is empty."""
-        if len(script) <= INLINE_BYTES:
-            return b"", script
-        self._put("command", script)
-        return b"command", b""
+    def _by(self, script: bytes) -> tuple[bytes, bytes]:
+        """How a command is run, and the command or the name of a file with it."""
+        if len(script) > INLINE_BYTES:
+            self._put("command", script)
+            return b"file", b"command"
+        return (b"fork" if self._forks and can_fork(script) else b"own"), script
 
     def _put(self, name: str, data: bytes) -> bytes:
         """Write a file for one command; its path inside. A command left behind keeps the file that it reads."""

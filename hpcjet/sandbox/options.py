@@ -9,7 +9,6 @@ from hpcjet.sandbox.spec import Network, SandboxSpec
 
 IO = "/run/hpcjet"
 """Where a sandbox finds the pipes of its commands."""
-SERVER = "/etc/hpcjet/server"
 SERVER_SHELL = "/etc/hpcjet/bash"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/lib32", "/libx32", "/sbin", "/opt")

@@ -1,42 +1,56 @@
-"""The command server that runs inside a sandbox: a small bash program."""
+"""The command server that runs inside a sandbox, and the keeper above it: small bash programs."""
 
-SERVER = r"""
-# Runs each command in a new shell, as its own process group, with the pipes it is told to use.
-# As process 1 it cannot be killed from inside, and it reaps what the commands leave behind.
-# All names start with _hj_, so that no variable of the caller's is changed on the way to a command.
-_hj_shell=$1 _hj_io=$2
-ulimit -c 0
-[ -z "$3" ] || ulimit -f "$3"
-[ -z "$4" ] || ulimit -n "$4"
-[ -z "$5" ] || ulimit -u "$5"
-exec 2>/dev/null
-printf 'ready\n'
+_SERVER = r"""
+_hj_shell=$1 _hj_io=$2;
+ulimit -c 0;
+[ -z "$3" ] || ulimit -f "$3";
+[ -z "$4" ] || ulimit -n "$4";
+[ -z "$5" ] || ulimit -u "$5";
+set --;
+exec 2>/dev/null;
+printf 'ready\n';
 while IFS= read -r -d '' _hj_out && IFS= read -r -d '' _hj_in && IFS= read -r -d '' _hj_cwd &&
-      IFS= read -r -d '' _hj_file && IFS= read -r -d '' _hj_cmd; do
-  set -m
+      IFS= read -r -d '' _hj_how && IFS= read -r -d '' _hj_cmd; do
+  set -m;
   (
-    cd -- "$_hj_cwd" || exit 126
-    unset OLDPWD
-    if [ -n "$_hj_file" ]; then exec "$_hj_shell" "$_hj_io/$_hj_file"; fi
-    exec "$_hj_shell" -c "$_hj_cmd"
+    set +m;
+    cd -- "$_hj_cwd" || exit 126;
+    unset OLDPWD;
+    case $_hj_how in
+      own) exec "$_hj_shell" -c "$_hj_cmd";;
+      file) exec "$_hj_shell" "$_hj_io/$_hj_cmd";;
+    esac;
+    set +p;
+    unset _hj_shell _hj_io _hj_out _hj_in _hj_cwd _hj_how;
+    SECONDS=0;
+    eval "$_hj_cmd"
   ) <"$_hj_in" >"$_hj_io/$_hj_out" 2>&1 &
-  set +m
-  _hj_pid=$!
-  wait "$_hj_pid"
-  _hj_code=$?
-  # A signal to this shell ends `wait` early; the command is still there then.
+  set +m;
+  _hj_pid=$!;
+  wait "$_hj_pid";
+  _hj_code=$?;
   while kill -0 "$_hj_pid"; do
-    wait "$_hj_pid"
-    _hj_code=$?
-  done
-  printf '%d\n' "$_hj_code"
+    wait "$_hj_pid";
+    _hj_code=$?;
+  done;
+  printf '%d\n' "$_hj_code";
 done
 """
-"""Arguments: shell, folder of pipes, file size limit in KiB, open files, processes (empty: no limit).
+SERVER = " ".join(line.strip() for line in _SERVER.splitlines()).strip()
+"""Runs each command in its own process group, with the pipes it is told to use: in a new bash, or in a fork of itself.
 
-stdin carries five NUL-ended fields per command: output pipe, stdin path, cwd, command file (or empty), command.
-stdout carries "ready" and then one exit code per line. Commands can write to neither: the program is started from a
-copy of bash that may be executed but not read, so the kernel keeps its /proc/1 from other processes of the same user.
+Arguments: shell, folder of pipes, file size limit in KiB, open files, processes (empty: no limit). stdin carries five
+NUL-ended fields per command: output pipe, stdin path, cwd, how ("own": a new bash; "file": a new bash that reads the
+command from a file; "fork"), and the command or the name of the file. stdout carries "ready" and then one exit code
+per line.
+
+As process 1 it cannot be killed from inside, and it reaps what the commands leave behind. Commands can write to neither
+of its pipes: it is started from a copy of bash that may be executed but not read, so the kernel keeps its /proc/1 from
+other processes of the same user. It comes as one line by `-c`: from a file, a fork of it would share the place up to
+which the file is read, and bash's messages would name that file and its lines instead of those of the command.
+
+The second `wait`: a signal to this shell ends `wait` early; the command is still there then. All names start with _hj_,
+so that no variable of the caller's is changed on the way to a command.
 """
 
 KEEPER = r"""

@@ -5,6 +5,7 @@ import hashlib
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ from sandbox_scenes import (  # noqa: F401 (fixtures)
 
 from hpcjet.errors import SandboxError
 from hpcjet.sandbox import Background, Limits, Mount, Sandbox, View
+from hpcjet.sandbox.forkable import can_fork, environment_allows
 
 
 def test_commands_run_as_an_unprivileged_user_with_a_name_and_a_home(box: Sandbox, place: Path) -> None:
@@ -87,6 +89,69 @@ def test_times_of_the_tree_are_kept(box: Sandbox, tree: Path) -> None:
 def test_exit_codes_are_exact(box: Sandbox, command: str, code: int) -> None:
     assert box.run(command, timeout_s=30).returncode == code
     assert output(box, "echo usable") == "usable\n"
+
+
+SCRIPTS = (
+    "echo a; no-such-program\nno-such-program-2",
+    "ls /no/such; false || exit 5",
+    "cat <<EOF\nhere $HOME\nEOF",
+    "cat < <(echo substituted) /dev/stdin; echo to >/dev/stderr; echo x | cat /dev/fd/0",
+    "f() { no-such-program; return 3; }; f; echo $?",
+    "for i in 1 2 3; do (echo $i; exit $i) & wait; done; echo last",
+    "x=$(printf 'two\\nlines'); echo \"$x\"; pwd; cd /; pwd; umask; ulimit -n",
+    "exit 300",
+    "return 3; echo after",
+    "break; continue 2; echo after",
+    "false | true; echo ${PIPESTATUS[@]} $?",
+    "export A=1; /usr/bin/python3 -c 'import os, sys; print(os.environ[\"A\"], sys.stdin.read())'; ls /dev/fd | wc -l",
+    'read x; echo read $? "$x"; read -t 0; cat; wait; echo done',
+    "true &&",
+    "# a comment",
+    "",
+    "shopt -s nullglob; echo *.none; [[ abc =~ b(.) ]]; echo ${BASH_REMATCH[1]}",
+    "bash -c 'exit 9'; sh -c 'echo from sh >&2; exit 4'",
+    "echo $UID $OSTYPE ${#HOME} ${x-unset}; printf '%s\\n' ~ *.txt",
+    "exec 3>&1; echo three >&3",
+    "timeout 0.1 sleep 5; echo $?",
+    "mapfile -t lines < <(seq 3); echo ${#lines[@]}; (( 1 / 0 )); echo $?",
+)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_command_in_a_fork_of_the_server_does_what_one_in_a_new_bash_does(
+    overlay_box: Sandbox, script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = overlay_box.run(script, timeout_s=30)
+    monkeypatch.setattr("hpcjet.sandbox.living.can_fork", lambda _: False)
+    second = overlay_box.run(script, timeout_s=30)
+    assert (first.returncode, first.output.replace(b" eval: ", b" -c: ")) == (second.returncode, second.output)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "echo $$",
+        "echo ${$}",
+        "kill -9 $BASHPID",
+        "set",
+        "echo $0",
+        "echo $-",
+        ". ./rc",
+        "a;. rc",
+        "if true; then . rc; fi",
+        "cat /proc/self/stat",
+    ],
+)
+def test_what_could_show_the_difference_gets_a_bash_of_its_own(script: str) -> None:
+    assert not can_fork(script.encode())
+    assert can_fork(b"cd src && grep -rn 'def main' . | head -20; python3 -m pytest -q ../tests/test_a.py")
+    assert not environment_allows({"BASH_ENV": "rc"}) and environment_allows({"PATH": "/bin"})
+
+
+@pytest.fixture
+def overlay_box(place: Path, tree: Path) -> Iterator[Sandbox]:
+    with Sandbox(tree) as box:
+        yield box
 
 
 def test_a_missing_cwd_is_told(box: Sandbox) -> None:
