@@ -38,7 +38,9 @@ def read_status(run: RunDir) -> Status:
     submission, state = read_submission(run), read_state(run.state)
     if submission is None:
         raise ConfigError(f"{run} was never submitted; hpcjet resume {run}")
-    over = state is not None and state.final and not state.then
+    events = read_events(run.events)
+    again = bool(state and state.then) or bool(events and events[-1].event == Event.requeued)
+    over = state is not None and state.final and not again
     job = None if over else submission_state(submission)
     return Status(run, stored_plan(run), submission, state, job)
 

@@ -15,6 +15,7 @@ from hpcjet.cluster.clocks import on_one_clock
 from hpcjet.cluster.events import Entry, Event, Events
 from hpcjet.cluster.state import Phase, RunState, write_state
 from hpcjet.config.compose import compose
+from hpcjet.console import status as shown_status
 from hpcjet.plan import make_plan
 from hpcjet.rundir import RunDir
 from hpcjet.slurm import submission
@@ -326,7 +327,7 @@ def test_status_says_what_is_awaited_only_of_a_run_that_goes_on(
     run: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     event: Event, phase: Phase, stage: Stage, says: str,
 ) -> None:  # fmt: skip
-    for module in (follow, submission):
+    for module in (follow, submission, shown_status):
         monkeypatch.setattr(module, "submission_state", lambda submission: JobState(stage))
     write_state(run.state, RunState(phase))
     Events(run.events, allocation="local-1", restart=0).note(event)
