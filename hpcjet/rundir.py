@@ -206,10 +206,7 @@ def new_run_dir(root: Path, exp: str, *, now: datetime, short_id: str) -> RunDir
 def runs(root: Path) -> list[RunDir]:
     """All runs under `root`, oldest first by the time in their names. Lists folders only; ten thousand are quick."""
     found = [
-        RunDir(Path(run.path))
-        for exp in _folders(root)
-        for run in _folders(exp.path)
-        if _RUN_NAME.fullmatch(run.name)
+        RunDir(Path(run.path)) for exp in _folders(root) for run in _folders(exp.path) if _RUN_NAME.fullmatch(run.name)
     ]
     return sorted(found, key=lambda run: (run.path.name, str(run.path)))
 

@@ -46,6 +46,7 @@ MpiDefault=pmi2
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 SchedulerParameters=sched_interval=1,bf_interval=1
+MaxJobCount=50000
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost={login_address}
 AccountingStoragePort={accounting_port}
