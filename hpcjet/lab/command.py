@@ -1,10 +1,12 @@
 """The command line of the lab: `hpcjet lab up`, `down`, `crash`, `restart`, `shell`, `status`."""
 
 import argparse
+import json
 import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from hpcjet.errors import EXIT_CLUSTER, EXIT_OK, ConfigError, HpcjetError
 from hpcjet.lab.lab import Lab
@@ -38,7 +40,9 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     run = commands.add_parser("run", help="a command as the lab's user, with this checkout installed for it")
     run.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND", help="such as python -m hpcjet.launch ...")
     run.set_defaults(func=_run)
-    commands.add_parser("status", help="what is up").set_defaults(func=_status)
+    status = commands.add_parser("status", help="what is up")
+    status.add_argument("--json", action="store_true", help="for scripts")
+    status.set_defaults(func=_status)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -110,6 +114,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _status(arguments: argparse.Namespace) -> int:
     status = Lab().status()
+    if arguments.json:
+        print(json.dumps(asdict(status)))
+        return EXIT_OK if status.is_up else EXIT_CLUSTER
     if not status.daemons:
         _say("lab is down")
         return EXIT_CLUSTER

@@ -1,6 +1,7 @@
 """The commands `hpcjet tasks ...`."""
 
 import argparse
+import json
 import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -39,6 +40,7 @@ def _register_build(commands: Subparsers) -> None:
 def _register_list(commands: Subparsers) -> None:
     listing = commands.add_parser("list", help="list the tasks of a set")
     listing.add_argument("path", nargs="?", type=Path, help="JSONL file or task set (default: the set built last)")
+    listing.add_argument("--json", action="store_true", help="for scripts, one object a line")
     listing.set_defaults(func=list_command)
 
 
@@ -60,6 +62,9 @@ def list_command(arguments: argparse.Namespace) -> int:
 
     for task in iter_tasks(resolve_task_file(arguments.path, cache=cache_dir())):
         title = task.problem_statement.strip().partition("\n")[0]
+        if arguments.json:
+            print(json.dumps({"instance_id": task.instance_id, "tests": list(task.tests), "title": title}))
+            continue
         print(f"{task.instance_id}  {' '.join(task.tests)}  {_printable(title)}")
     return EXIT_OK
 
