@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcjet.errors import EXIT_CLUSTER, EXIT_INTERRUPTED, EXIT_OK, EXIT_REQUEST, ConfigError, HpcjetError
+from hpcjet.errors import EXIT_CLUSTER, EXIT_INTERRUPTED, EXIT_OK, ConfigError, HpcjetError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -190,8 +190,6 @@ class Checkup:
         try:
             self.run, submission = new_run(self._config)
         except HpcjetError as error:
-            if error.exit_code == EXIT_REQUEST:
-                raise
             self.sections.append(Section("nodes", (job.refused(str(error)),)))
             return EXIT_OK
         assert submission is not None
