@@ -177,7 +177,7 @@ def _is_full(run: RunDir) -> bool:
 def _text(run: RunDir, state: RunState | None, job: JobState, *, at_work: bool) -> str:
     if job.stage is Stage.pending:
         return f"queued ({job.reason}){_expected(job)}"
-    if progress := _progress(run):
+    if progress := read_progress(run):
         return progress_text(progress)
     if job.stage is Stage.unknown:
         return "Slurm does not answer; still waiting"
@@ -193,7 +193,8 @@ def _expected(job: JobState) -> str:
     return time.strftime(", expected to start on %Y-%m-%d at %H:%M", time.localtime(job.expected_start))
 
 
-def _progress(run: RunDir) -> dict[str, Any] | None:
+def read_progress(run: RunDir) -> dict[str, Any] | None:
+    """What the workload says of how far it is; None if it says nothing."""
     with contextlib.suppress(OSError, ValueError):
         data = json.loads(run.progress.read_text())
         assert isinstance(data, dict)

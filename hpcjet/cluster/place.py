@@ -9,6 +9,7 @@ from pathlib import Path
 from hpcjet.cluster.cgroup import Limits, meminfo, memory_limits
 from hpcjet.cluster.gpus import slurm_gpus
 from hpcjet.errors import BootstrapError
+from hpcjet.slurm.requeue import element_id
 
 GIB = 1024**3
 UNITS = {"K": 1024, "M": 1024**2, "G": GIB, "T": 1024 * GIB}
@@ -60,9 +61,8 @@ def slurm_place(
     gpus, gpu_warnings = slurm_gpus(env, host)
     asked = _slurm_memory(env, given or cpus, gpus)
     memory = min(asked or memory_bytes, limits.memory_bytes or asked or memory_bytes)
-    array = env.get("SLURM_ARRAY_JOB_ID")
     return Place(
-        allocation=f"{array}_{env['SLURM_ARRAY_TASK_ID']}" if array else env["SLURM_JOB_ID"],
+        allocation=element_id(env),
         restart=int(env.get("SLURM_RESTART_COUNT") or 0),
         rank=rank,
         num_nodes=num_nodes,

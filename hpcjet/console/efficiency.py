@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcjet.cluster.events import Entry, Event
+from hpcjet.slurm.times import elapsed_s
 
 FIELDS = ("JobIDRaw", "State", "ElapsedRaw", "NNodes", "NCPUS", "TotalCPU", "MaxRSS", "AllocTRES", "TRESUsageInTot")
 UNITS = {"K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
@@ -55,7 +56,7 @@ def efficiency(sacct: str, events: Sequence[Entry]) -> Efficiency | None:
     job = jobs[-1]
     steps = [record for record in records if record["JobIDRaw"].startswith(f"{job['JobIDRaw']}.")]
     elapsed, cpus, nodes = int(job["ElapsedRaw"] or 0), int(job["NCPUS"] or 0), int(job["NNodes"] or 1)
-    used_s = seconds(job["TotalCPU"])
+    used_s = elapsed_s(job["TotalCPU"])
     tres = _tres(job["AllocTRES"])
     peaks = [size(record["MaxRSS"]) for record in steps if record["MaxRSS"]]
     per_node = size(tres["mem"]) / nodes if "mem" in tres else None
@@ -88,15 +89,6 @@ def lines(found: Efficiency) -> list[str]:
             f"idle: {before:.1f} s before the work, {after:.1f} s after it, {found.idle_node_s:.0f} node-seconds"
         )
     return said
-
-
-def seconds(text: str) -> float:
-    """Seconds in sacct's `[days-][hours:]minutes:seconds[.fraction]`."""
-    days, _, clock = text.rpartition("-")
-    total = 0.0
-    for part in clock.split(":") if clock else []:
-        total = total * 60 + float(part)
-    return total + int(days or 0) * 86_400
 
 
 def size(text: str) -> float:

@@ -11,7 +11,7 @@ from rich.console import Console
 from hpcjet.cluster.events import Event, read_events
 from hpcjet.cluster.state import RunState, read_state
 from hpcjet.errors import ConfigError
-from hpcjet.follow import state_text
+from hpcjet.follow import read_progress, state_text
 from hpcjet.plan import Plan
 from hpcjet.rundir import RunDir
 from hpcjet.slurm.nodelist import expand
@@ -57,7 +57,7 @@ def as_json(status: Status) -> str:
         "slurm": {**asdict(job), "stage": job.stage.value} if job and status.submission.cluster == "slurm" else None,
         "nodes": _nodes(job) or None,
         "time_left_s": _left_s(status, time.time()),
-        "progress": _progress(status.run),
+        "progress": read_progress(status.run),
     }
     return json.dumps(facts, indent=2, default=str)
 
@@ -100,12 +100,6 @@ def _left_s(status: Status, now: float) -> float | None:
     if not (status.job and status.job.stage is Stage.running and started and status.plan.time_min):
         return None
     return max(0.0, started + status.plan.time_min * 60 - now)
-
-
-def _progress(run: RunDir) -> Any:
-    with contextlib.suppress(OSError, ValueError):
-        return json.loads(run.progress.read_text())
-    return None
 
 
 def _print_timeline(status: Status, console: Console) -> None:

@@ -6,6 +6,8 @@ import time
 from collections.abc import Mapping
 from enum import Enum
 
+from hpcjet.slurm.times import elapsed_s
+
 CALL_TIMEOUT_S = 5.0
 TRIES = 8
 
@@ -41,19 +43,7 @@ def time_left_s(env: Mapping[str, str]) -> float | None:
     if (end := env.get("SLURM_JOB_END_TIME", "")).isdigit():
         return int(end) - time.time()
     answer = _run("squeue", "--noheader", "--jobs", env.get("SLURM_JOB_ID", ""), "--format", "%L")
-    return None if answer is None or answer.returncode else parse_left(answer.stdout)
-
-
-def parse_left(text: str) -> float | None:
-    """Seconds in squeue's `[days-][[hours:]minutes:]seconds`; None for UNLIMITED, NOT_SET, INVALID or nothing."""
-    days, dash, clock = text.strip().rpartition("-")
-    parts = clock.split(":")
-    if not all(part.isdigit() for part in parts) or (dash and not days.isdigit()):
-        return None
-    seconds = 0
-    for part in parts:
-        seconds = seconds * 60 + int(part)
-    return float(seconds + int(days or 0) * 86_400)
+    return None if answer is None or answer.returncode else elapsed_s(answer.stdout)
 
 
 def element_id(env: Mapping[str, str]) -> str:

@@ -27,6 +27,22 @@ def limit_min(text: str) -> float | None:
     return int(days or 0) * 1440 + hours * 60 + minutes + seconds / 60
 
 
+def elapsed_s(text: str) -> float | None:
+    """Seconds in `[days-][[hours:]minutes:]seconds[.fraction]`, as squeue's %L and sacct's TotalCPU are written.
+
+    None for UNLIMITED, NOT_SET, INVALID and nothing.
+    """
+    days, dash, clock = text.strip().rpartition("-")
+    *parts, last = clock.split(":")
+    whole, _, fraction = last.partition(".")
+    if not all(part.isdigit() for part in (*parts, whole, fraction or "0")) or (dash and not days.isdigit()):
+        return None
+    seconds = 0.0
+    for part in (*parts, last):
+        seconds = seconds * 60 + float(part)
+    return seconds + int(days or 0) * 86_400
+
+
 def duration(minutes: float) -> str:
     """`90 min`, `26 h` or `3 days`: for people."""
     if minutes < 120:

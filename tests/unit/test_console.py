@@ -15,12 +15,13 @@ from hpcjet import cli
 from hpcjet.cluster.events import Entry, Event
 from hpcjet.cluster.state import Phase, RunState, write_state
 from hpcjet.console.completion import run_names
-from hpcjet.console.efficiency import efficiency, lines, seconds, size
+from hpcjet.console.efficiency import efficiency, lines, size
 from hpcjet.console.listing import print_rows, rows
 from hpcjet.console.logs import follow_files, log_files
 from hpcjet.errors import ConfigError
 from hpcjet.rundir import RunDir, atomic_write, find_run
 from hpcjet.slurm.query import JobState, Stage
+from hpcjet.slurm.times import elapsed_s
 
 
 def made(root: Path, number: int, state: RunState | None = None, *, exp: str = "noop", job: str = "") -> RunDir:
@@ -208,7 +209,7 @@ def test_what_is_not_known_is_not_made_up() -> None:
     ("text", "value"), [("", 0), ("01:02.500", 62.5), ("1-02:03:04", 93784), ("00:00:07", 7), ("2-00:00:00", 172800)]
 )
 def test_sacct_times(text: str, value: float) -> None:
-    assert seconds(text) == value
+    assert (elapsed_s(text) or 0) == value
 
 
 @pytest.mark.parametrize(

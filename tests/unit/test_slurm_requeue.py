@@ -7,7 +7,8 @@ import pytest
 import slurm_stubs
 
 from hpcjet.slurm import requeue
-from hpcjet.slurm.requeue import Cause, cause_in, cause_of_sigterm, element_id, parse_left, time_left_s
+from hpcjet.slurm.requeue import Cause, cause_in, cause_of_sigterm, element_id, time_left_s
+from hpcjet.slurm.times import elapsed_s
 
 RUNNING = (
     "JobId=185 JobName=hpcjet-ray UserId=hpcjet(999) GroupId=hpcjet(995) MCS_label=N/A Priority=4294901672 Nice=0 "
@@ -75,7 +76,7 @@ def test_without_an_answer_the_cause_is_unknown(how: str, tmp_path: Path, monkey
     ],
 )  # fmt: skip
 def test_the_time_left(text: str, seconds: float | None) -> None:
-    assert parse_left(text) == seconds
+    assert elapsed_s(text) == seconds
 
 
 def test_the_end_of_the_job_is_known_without_a_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
