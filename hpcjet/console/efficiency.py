@@ -1,11 +1,11 @@
 """How much of an allocation was used: Slurm's accounting beside the run's own events."""
 
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hpcjet.cluster.events import Entry, Event
+from hpcjet.slurm.call import ask
 from hpcjet.slurm.times import elapsed_s
 
 FIELDS = ("JobIDRaw", "State", "ElapsedRaw", "NNodes", "NCPUS", "TotalCPU", "MaxRSS", "AllocTRES", "TRESUsageInTot")
@@ -39,12 +39,8 @@ class Efficiency:
 
 def ask_sacct(job_id: str) -> str | None:
     """What accounting has of a job and its steps; None without accounting."""
-    command = ["sacct", "-n", "-P", "-j", job_id, "-o", ",".join(FIELDS)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout if done.returncode == 0 else None
+    answer = ask("sacct", "-n", "-P", "-j", job_id, "-o", ",".join(FIELDS))
+    return answer.out if answer.ok else None
 
 
 def efficiency(sacct: str, events: Sequence[Entry]) -> Efficiency | None:

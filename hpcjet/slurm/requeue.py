@@ -1,11 +1,10 @@
 """Why Slurm told a job to stop, how long it has left, and how it is queued again; asked on a node of the job."""
 
-import os
-import subprocess
 import time
 from collections.abc import Mapping
 from enum import Enum
 
+from hpcjet.slurm.call import Answer, ask
 from hpcjet.slurm.times import elapsed_s
 
 CALL_TIMEOUT_S = 5.0
@@ -23,8 +22,8 @@ class Cause(Enum):
 
 def cause_of_sigterm(job_id: str) -> Cause:
     """Ask the controller, once: SIGTERM alone may mean any of them."""
-    answer = _run("scontrol", "show", "job", "--oneliner", job_id)
-    return Cause.unknown if answer is None or answer.returncode else cause_in(answer.stdout)
+    answer = _ask("scontrol", "show", "job", "--oneliner", job_id)
+    return cause_in(answer.out) if answer.ok else Cause.unknown
 
 
 def cause_in(answer: str) -> Cause:
@@ -42,8 +41,8 @@ def time_left_s(env: Mapping[str, str]) -> float | None:
     """Seconds until the job's limit; None if there is none or nobody knows."""
     if (end := env.get("SLURM_JOB_END_TIME", "")).isdigit():
         return int(end) - time.time()
-    answer = _run("squeue", "--noheader", "--jobs", env.get("SLURM_JOB_ID", ""), "--format", "%L")
-    return None if answer is None or answer.returncode else elapsed_s(answer.stdout)
+    answer = _ask("squeue", "--noheader", "--jobs", env.get("SLURM_JOB_ID", ""), "--format", "%L")
+    return elapsed_s(answer.out) if answer.ok else None
 
 
 def element_id(env: Mapping[str, str]) -> str:
@@ -56,12 +55,12 @@ def requeue(job_id: str) -> str:
     """Ask that the job runs again; Slurm then ends what is left of it. Returns an empty text, or why it cannot be."""
     reason = ""
     for number in range(TRIES):
-        answer = _run("scontrol", "requeue", job_id)
-        if answer is None:
+        answer = _ask("scontrol", "requeue", job_id)
+        if answer.code is None:
             return "scontrol is not on this node, or does not answer"
-        if answer.returncode == 0:
+        if answer.ok:
             return ""
-        reason = answer.stderr.strip() or answer.stdout.strip()
+        reason = answer.err.strip() or answer.out.strip()
         # A job that is just ending cannot be requeued until it has ended on its other nodes.
         if "disabled" in reason or "Invalid" in reason or "denied" in reason:
             break
@@ -69,9 +68,6 @@ def requeue(job_id: str) -> str:
     return reason
 
 
-def _run(*command: str) -> "subprocess.CompletedProcess[str] | None":
-    env = {key: value for key, value in os.environ.items() if not key.startswith(("SQUEUE_", "SCONTROL_"))}
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=CALL_TIMEOUT_S, env=env, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
+def _ask(*command: str) -> Answer:
+    """With less patience than elsewhere: the job may be killed any moment."""
+    return ask(*command, timeout_s=CALL_TIMEOUT_S)
