@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcjet.cluster.events import Event, Events
-from hpcjet.cluster.inbox import READY, WHERE, Inbox
+from hpcjet.cluster.inbox import Inbox
 from hpcjet.cluster.signals import Interrupted, signals_raise
 from hpcjet.cluster.state import annotate_state
 from hpcjet.errors import EXIT_INTERRUPTED, EXIT_WORKLOAD, BootstrapError, HpcjetError
@@ -75,20 +75,20 @@ def _workload(plan: Plan) -> Workload:
 def _run(plan: Plan, workload: Workload, events: Events) -> int:
     inbox = Inbox()
     ray = _imported_ray() if workload.connects else None
-    where = inbox.await_word(WHERE)
+    where = inbox.await_where()
+    cluster = Cluster(
+        ray=ray,
+        address=where["address"],
+        gcs_port=where["gcs_port"],
+        engine_port=where["engine_port"],
+        master_port=where["master_port"],
+        hosts=tuple(where["hosts"]),
+        inbox=inbox,
+    )
     with workload, _connected(ray, where):
-        inbox.await_word(READY)
-        inbox.listen()
+        # Ray knows a node a moment before `ray start` there says so, and the node agent after it.
+        inbox.await_ready(lambda: ray is not None and len(cluster.alive()) >= plan.min_nodes)
         events.note(Event.workload_start)
-        cluster = Cluster(
-            ray=ray,
-            address=where["address"],
-            gcs_port=where["gcs_port"],
-            engine_port=where["engine_port"],
-            master_port=where["master_port"],
-            hosts=tuple(where["hosts"]),
-            inbox=inbox,
-        )
         return workload.run(cluster)
 
 

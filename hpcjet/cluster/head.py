@@ -200,7 +200,7 @@ class Head:
         _log.warning("lost %s: %s", host, reason)
         self._events.note(Event.node_lost, host=host, reason=reason)
         self._name_lost()
-        self._driver.say(message(NODE_LOST, host=host)) if self._ready else None
+        self._driver.say(message(NODE_LOST, host=host))
         needed = 1 if self._ready and self._plan.continues else self._plan.min_nodes
         if self._members.possible < needed:
             raise NodeLostError(

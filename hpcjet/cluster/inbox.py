@@ -3,6 +3,7 @@
 import json
 import sys
 import threading
+from collections.abc import Callable
 from typing import IO, Any
 
 from hpcjet.errors import NodeLostError
@@ -13,6 +14,8 @@ READY = "ready"
 """At least min_nodes nodes are in."""
 NODE_LOST = "node_lost"
 
+POLL_S = 0.05
+
 
 def message(word: str, **facts: Any) -> str:
     """One line to write to the driver."""
@@ -20,33 +23,53 @@ def message(word: str, **facts: Any) -> str:
 
 
 class Inbox:
-    """The driver's side. The words come in this order: where, ready, then node_lost any number of times."""
+    """The driver's side. `where` comes before `ready`; nodes may be lost at any time."""
 
     def __init__(self, stream: IO[str] | None = None) -> None:
         self._stream = stream or sys.stdin
         self._lost: list[str] = []
+        self._ready = threading.Event()
+        self._closed = threading.Event()
 
-    def await_word(self, word: str) -> dict[str, Any]:
-        """The next message, which has this word; the node agent sees to the deadline.
+    def await_where(self) -> dict[str, Any]:
+        """The message that says where all is; from then on the others are noted beside the work.
 
-        Raises NodeLostError if the node agent closes the stream instead.
+        Raises NodeLostError if the node agent, which sees to the deadline, closes the stream instead.
         """
-        line = self._stream.readline()
-        if not line:
-            raise NodeLostError("the node agent ended before the cluster was up")
-        said: dict[str, Any] = json.loads(line)
-        assert said["word"] == word, f"{word} was expected, not {said}"
-        return said
+        for line in self._stream:
+            said: dict[str, Any] = json.loads(line)
+            if said["word"] == WHERE:
+                threading.Thread(target=self._note_all, name="inbox", daemon=True).start()
+                return said
+            self._note(said)
+        raise _ended()
 
-    def listen(self) -> None:
-        """Take note of what is said from now on, beside the work."""
-        threading.Thread(target=self._note_all, name="inbox", daemon=True).start()
+    def await_ready(self, enough: Callable[[], bool] = lambda: False) -> None:
+        """Until the node agent says it, or `enough` does, which is asked over and over.
+
+        Raises NodeLostError if the node agent, which sees to the deadline, closes the stream instead.
+        """
+        while not self._ready.wait(POLL_S):
+            if self._closed.is_set():
+                raise _ended()
+            if enough():
+                return
 
     def lost(self) -> list[str]:
+        """The nodes that were lost, in the order in which they were."""
         return list(self._lost)
 
     def _note_all(self) -> None:
         for line in self._stream:
-            said = json.loads(line)
-            if said["word"] == NODE_LOST:
-                self._lost.append(said["host"])
+            self._note(json.loads(line))
+        self._closed.set()
+
+    def _note(self, said: dict[str, Any]) -> None:
+        if said["word"] == READY:
+            self._ready.set()
+        elif said["word"] == NODE_LOST:
+            self._lost.append(said["host"])
+
+
+def _ended() -> NodeLostError:
+    return NodeLostError("the node agent ended before the cluster was up")

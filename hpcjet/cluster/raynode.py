@@ -1,6 +1,6 @@
 """`ray start`, with its imports done early: waits for its arguments on standard input.
 
-Importing Ray takes most of a second; it is done while the address is found, or while a worker node waits for the head.
+They are done while the address is found, or while a worker node waits for the head, and only those of this command.
 Run by the node agent as `python -m hpcjet.cluster.raynode`; one line of JSON gives the arguments of `ray start` and
 what is to be added to the environment.
 """
@@ -16,15 +16,30 @@ STARTED = "Ray runtime started"
 """`ray start` prints it once the node is known to Ray's head."""
 
 
-def main() -> None:
-    from ray.scripts.scripts import start
+OTHER_COMMANDS = ("ray.serve.scripts", "ray.dashboard.modules.job.cli", "ray.util.state.state_cli")
+"""Ray's command line has them if they can be imported, which takes a second of CPU on every node."""
 
+
+def main() -> None:
+    start = ray_start()
     line = sys.stdin.readline()
     if line:
         order = json.loads(line)
         os.environ.update(order["env"])
         be_patient(order["patience_s"])
         start.main(args=order["args"], prog_name="ray start", standalone_mode=True)
+
+
+def ray_start() -> Any:
+    """The command, imported without the others."""
+    modules: Any = sys.modules
+    modules.update(dict.fromkeys(OTHER_COMMANDS))  # an import of one raises ImportError, and Ray goes on without
+    try:
+        from ray.scripts.scripts import start
+    finally:
+        for name in OTHER_COMMANDS:
+            del modules[name]
+    return start
 
 
 def be_patient(seconds: float) -> None:

@@ -1,6 +1,7 @@
-"""`ray start` waits for its raylet while that lives, not for Ray's own 30 seconds."""
+"""`ray start` without the imports of other commands, which waits for its raylet while that lives, not for 30 s."""
 
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -82,3 +83,13 @@ def test_the_node_is_asked_for_where_ray_looks_it_up() -> None:
 
     source = Path(ray._private.node.__file__).read_text()
     assert "ray._private.services.get_node(" in source
+
+
+def test_only_what_ray_start_needs_is_imported() -> None:
+    program = (
+        "import sys; from hpcjet.cluster.raynode import OTHER_COMMANDS, ray_start; print(ray_start().name)\n"
+        "print([name for name in (*OTHER_COMMANDS, 'ray.serve', 'pandas') if name in sys.modules])\n"
+        "import ray.util.state.state_cli"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "start\n[]\n"), done.stderr

@@ -1,0 +1,66 @@
+"""What the node agent tells the driver, and how the driver waits for it."""
+
+import io
+import os
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from hpcjet.cluster.inbox import NODE_LOST, READY, WHERE, Inbox, message
+from hpcjet.errors import NodeLostError
+
+
+class Pipe:
+    """The driver's standard input, and the agent's end of it."""
+
+    def __init__(self) -> None:
+        read, write = os.pipe()
+        self.stream, self._agent = os.fdopen(read), os.fdopen(write, "w")
+        self.inbox = Inbox(self.stream)
+
+    def say(self, *words: str) -> None:
+        self._agent.write("".join(f"{word}\n" for word in words))
+        self._agent.flush()
+
+    def close(self) -> None:
+        self._agent.close()
+
+
+@pytest.fixture
+def pipe() -> Iterator[Pipe]:
+    pipe = Pipe()
+    yield pipe
+    pipe.close()
+    for thread in threading.enumerate():
+        if thread.name == "inbox":
+            thread.join(10)
+    pipe.stream.close()
+
+
+def test_a_node_may_be_lost_before_all_are_in(pipe: Pipe) -> None:
+    pipe.say(message(NODE_LOST, host="n3"), message(WHERE, address="h"), message(NODE_LOST, host="n2"), message(READY))
+    assert pipe.inbox.await_where()["address"] == "h"
+    pipe.inbox.await_ready()
+    assert pipe.inbox.lost() == ["n3", "n2"]
+
+
+def test_work_begins_when_there_is_enough_whatever_the_agent_says(pipe: Pipe) -> None:
+    pipe.say(message(WHERE))
+    pipe.inbox.await_where()
+    answers = iter([False, False, True])
+    pipe.inbox.await_ready(lambda: next(answers))
+    assert next(answers, None) is None
+
+
+def test_an_agent_that_ends_is_an_error_in_either_wait(pipe: Pipe) -> None:
+    with pytest.raises(NodeLostError, match="before the cluster was up"):
+        Inbox(io.StringIO()).await_where()
+    pipe.say(message(WHERE))
+    pipe.inbox.await_where()
+    pipe.close()
+    begin = time.monotonic()
+    with pytest.raises(NodeLostError, match="before the cluster was up"):
+        pipe.inbox.await_ready()
+    assert time.monotonic() - begin < 30
