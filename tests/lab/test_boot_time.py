@@ -13,14 +13,19 @@ from hpcjet.lab import Lab
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
 
-from boot import measure, median
+from boot import Figures, measure
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 
+def best(of: list[Figures], name: str) -> float:
+    """What else the machine does can only add to a time."""
+    return min(each[name] for each in of)
+
+
 def test_the_job_takes_no_longer_than_the_minimum_but_for_noise(lab: Lab) -> None:
-    found = measure(Login(lab), nodes=3, runs=2, ways=["minimum"])
+    found = measure(Login(lab), nodes=3, runs=3, ways=["minimum"])
     ours, minimum = found["hpcjet"], found["minimum"]
-    assert median(ours, "job") <= 1.3 * median(minimum, "job"), found
-    assert median(ours, "ready") <= 1.3 * median(minimum, "ready"), found
-    assert median(ours, "release") <= 2, found
+    assert best(ours, "job") <= 1.3 * best(minimum, "job"), found
+    assert best(ours, "ready") <= 1.3 * best(minimum, "ready"), found
+    assert best(ours, "release") <= 2, found
