@@ -37,11 +37,11 @@ def _register_others(commands: "argparse._SubParsersAction[argparse.ArgumentPars
     from hpcjet.lab import command as lab
     from hpcjet.sandbox import command as sandbox
     from hpcjet.sweep import command as sweep
+    from hpcjet.tasks import clean_command, validate_command
     from hpcjet.tasks import command as tasks
-    from hpcjet.tasks import validate_command
 
     sweep.register(commands)
-    tasks.register(commands, more=[validate_command.register])
+    tasks.register(commands, more=[validate_command.register, clean_command.register])
     sandbox.register(commands)
     lab.register(commands)
 

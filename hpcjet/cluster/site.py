@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hpcjet.cluster.gpus import gpu_environment
 from hpcjet.cluster.leftovers import held, sweep
+from hpcjet.cluster.memory import folder_in_memory, sweep_memory
 from hpcjet.cluster.place import Place
 from hpcjet.cluster.rendezvous import Rendezvous, exit_file
 from hpcjet.cluster.temp import private_temp
@@ -76,12 +77,14 @@ def prepared_site(plan: Plan, place: Place) -> Iterator[Site]:
     try:
         with held(temp):
             sweep(temp.parent)
+            sweep_memory()
             env = {**node_environment(plan, place, os.environ), TEMP_VARIABLE: str(temp)}
             site = Site(plan, place, temp, env)
             site.meeting.open()
             site.logs.mkdir(mode=0o700, parents=True, exist_ok=True)
             yield site
     finally:
+        remove_tree(folder_in_memory(temp))
         remove_tree(temp)
 
 

@@ -75,7 +75,14 @@ class SweConfig(ExpConfig):
     build_timeout_s: float = 3600.0
     """Seconds for building a base tree, at least 1."""
     trees: Path | None = None
-    """Folder of built base trees; by default in the cache folder."""
+    """Folder of built base trees on a local disk of each node; by default in the cache folder, if that is on a local
+    disk with room, else on another local disk, else in the node's memory (/dev/shm)."""
+    trees_gb: float | None = 50.0
+    """Size of the base trees of a node in GiB, at least 0.1; those longest unused go first; null: no limit."""
+    trees_days: float | None = 30.0
+    """Days after which a base tree that nobody used is removed, at least 0.01; null: never."""
+    trees_free_gb: float = 2.0
+    """Free space in GiB that there must be before a base tree is built, at least 0."""
 
     def __post_init__(self) -> None:
         for key, lowest in LOWEST.items():
@@ -95,4 +102,7 @@ LOWEST = {
     "command_timeout_s": 1,
     "test_timeout_s": 1,
     "build_timeout_s": 1,
+    "trees_gb": 0.1,
+    "trees_days": 0.01,
+    "trees_free_gb": 0,
 }

@@ -4,8 +4,9 @@ import logging
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from secrets import token_hex
 
@@ -18,7 +19,9 @@ from hpcjet.sandbox import Limits, Sandbox, SandboxSpec, View, open_sandbox
 from hpcjet.swe.janitor import Janitor
 from hpcjet.swe.record import Record
 from hpcjet.swe.scaffold import Outcome, ScaffoldSettings, get_scaffold
+from hpcjet.tasks.home import choose_trees, fit_to
 from hpcjet.tasks.patch import Diff, PatchError, base_git, take_diff
+from hpcjet.tasks.room import Keep, NoRoom
 from hpcjet.tasks.stopwatch import stage
 from hpcjet.tasks.task import TESTBED, Task
 from hpcjet.tasks.tree import PreparedTree, TreeStore
@@ -34,7 +37,8 @@ class AttemptSettings:
 
     run_dir: Path
     repos: Path
-    trees: Path
+    trees: Path | None
+    """Folder of base trees; None: each node takes one of its own."""
     scratch: Path
     """A folder on a local disk of the node, where each attempt makes one of its own."""
     sandbox: SandboxConfig
@@ -46,6 +50,8 @@ class AttemptSettings:
     build_timeout_s: float
     cpus: int
     """CPUs that builds and tests of one attempt may use."""
+    keep: Keep = field(default_factory=Keep)
+    """Which base trees stay on a node."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +74,18 @@ class Attempter:
         self._settings = settings
         self._scaffold = get_scaffold(settings.scaffold, settings.scaffold_settings)
         self._janitor = Janitor()
-        self._trees = TreeStore(
-            settings.trees, settings.sandbox, settings.repos, build_timeout_s=settings.build_timeout_s
+
+    @cached_property
+    def _trees(self) -> TreeStore:
+        """When first needed: where there is no room now, there may be some for the next attempt."""
+        settings = self._settings
+        root = choose_trees(settings.trees, settings.sandbox, keep=settings.keep)
+        return TreeStore(
+            root,
+            settings.sandbox,
+            settings.repos,
+            build_timeout_s=settings.build_timeout_s,
+            keep=fit_to(root, settings.keep),
         )
 
     def make(self, job: Job) -> Record:
@@ -101,9 +117,10 @@ class Attempter:
 
     def _make(self, job: Job, record: Record, files: Artifacts, seconds: dict[str, float]) -> Record:
         files.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with stage(seconds, "tree"):
-            tree = self._trees.prepare(job.task)
-        with self._scratch() as scratch:
+        with ExitStack() as used:
+            with stage(seconds, "tree"):
+                tree = used.enter_context(self._trees.lend(job.task))
+            scratch = used.enter_context(self._scratch())
             record, diff = self._let_agent_work(job, record, files, seconds, tree, scratch)
             if diff is None:
                 return record
@@ -195,7 +212,7 @@ def _judged(record: Record, verification: Verification) -> Record:
 
 
 def _failure_class(error: HpcjetError) -> str:
-    kinds = {SandboxError: "sandbox", StoreError: "disk_full", TaskError: "build"}
+    kinds = {SandboxError: "sandbox", StoreError: "disk_full", NoRoom: "disk_full", TaskError: "build"}
     return next((name for kind, name in kinds.items() if isinstance(error, kind)), "internal")
 
 

@@ -23,8 +23,8 @@ def resolve(config: LaunchConfig) -> tuple[LaunchConfig, list[Task]]:
     assert isinstance(exp, SweConfig)
     tasks_file, repos = resolve_tasks(exp.tasks, exp.repos, cache=cache_dir())
     tasks = select(load_tasks(tasks_file), exp, tasks_file)
-    trees = exp.trees or cache_dir() / "trees"
-    found = replace(exp, tasks=tasks_file.absolute(), repos=repos.absolute(), trees=trees.absolute())
+    trees = exp.trees.absolute() if exp.trees else None  # the nodes find a place
+    found = replace(exp, tasks=tasks_file.absolute(), repos=repos.absolute(), trees=trees)
     return replace(config, exp=found), tasks
 
 

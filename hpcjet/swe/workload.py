@@ -24,6 +24,7 @@ from hpcjet.swe.report import write_reports
 from hpcjet.swe.scaffold import get_scaffold, scaffold_settings
 from hpcjet.swe.store import ResultStore, Writer
 from hpcjet.tasks.jsonl import load_tasks
+from hpcjet.tasks.room import Keep
 from hpcjet.tasks.verdict import Verdict
 from hpcjet.workload import Cluster
 
@@ -98,7 +99,7 @@ class SweWorkload:
 
     def _settings(self, endpoint: Endpoint | None) -> AttemptSettings:
         exp = self._exp
-        assert exp.repos is not None and exp.trees is not None
+        assert exp.repos is not None
         return AttemptSettings(
             run_dir=self._run.path,
             repos=exp.repos,
@@ -112,6 +113,7 @@ class SweWorkload:
             test_timeout_s=exp.test_timeout_s,
             build_timeout_s=exp.build_timeout_s,
             cpus=max(1, round(exp.cpus)),
+            keep=Keep.of(gb=exp.trees_gb, days=exp.trees_days, free_gb=exp.trees_free_gb),
         )
 
     @contextmanager

@@ -1,33 +1,38 @@
-"""Base trees, checked out and built once per node, and kept."""
+"""Base trees, checked out and built once per node, and kept for as long as there is room."""
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import logging
 import os
-import socket
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from secrets import token_hex
 
 from hpcjet.config.sandbox import SandboxConfig
 from hpcjet.errors import TaskError
 from hpcjet.sandbox import probe
+from hpcjet.sandbox.disk import walk
 from hpcjet.sandbox.identity import check_reachable, identity
 from hpcjet.sandbox.scratch import remove_tree
+from hpcjet.tasks.clean import clean, put_aside
 from hpcjet.tasks.layer import BuildFailed, Order, make_layer
+from hpcjet.tasks.layerfile import FORMAT, About, mark_used, read_about, write_about
+from hpcjet.tasks.lease import lend
+from hpcjet.tasks.lockfile import locked
 from hpcjet.tasks.repos import repository, resolve_commit
+from hpcjet.tasks.room import Keep, NoRoom, check_room, free_bytes
 from hpcjet.tasks.task import TESTBED, Task
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
-"""Changes when layers are made differently, so that old ones are not taken for new ones."""
+FULL_BYTES = 32 * 1024**2
+"""A build that fails on a disk with less free space than this failed for that."""
 FAILURE_TTL_S = 900.0
 """How long a build that failed is not tried again by another process."""
-POLL_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,24 @@ class _Layer:
     commit: str
 
 
+@dataclass(frozen=True)
+class _Stack:
+    """The layers that are there so far, bottom first."""
+
+    lowers: tuple[Path, ...] = ()
+    git_dir: Path | None = None
+    top: _Layer | None = None
+    about: About | None = None
+
+    @property
+    def name(self) -> str:
+        return self.top.name if self.top else ""
+
+    @property
+    def mark(self) -> str:
+        return self.about.mark if self.about else ""
+
+
 class TreeStore:
     """The base trees below `root`, a folder on a local disk of the node. Threads and processes may share it."""
 
@@ -62,6 +85,7 @@ class TreeStore:
         build_timeout_s: float = 3600.0,
         wait_timeout_s: float = 7200.0,
         cpus: int | None = None,
+        keep: Keep | None = None,
     ) -> None:
         self._root = root.absolute()
         self._sandbox = sandbox
@@ -69,27 +93,63 @@ class TreeStore:
         self._build_timeout_s = build_timeout_s
         self._wait_timeout_s = wait_timeout_s
         self._cpus = cpus or len(os.sched_getaffinity(0))
+        self._keep = keep or Keep()
         self._commits: dict[tuple[str, str], str] = {}
+        self._prepared: dict[PreparedTree, ExitStack] = {}
+
+    @contextlib.contextmanager
+    def lend(self, task: Task) -> Iterator[PreparedTree]:
+        """The base tree of a task, which no cleaning takes away inside the block; see prepare()."""
+        with ExitStack() as leases:
+            yield self._lend(task, leases)
 
     def prepare(self, task: Task) -> PreparedTree:
         """The base tree of a task; its missing layers are made first, which may take minutes.
 
-        Raises TaskError if a commit is missing or a build fails, SandboxError if no sandbox can be opened.
+        No cleaning takes it away before close() or the end of the process. Raises TaskError if a commit is missing or
+        a build fails, NoRoom if there is no room for one, SandboxError if no sandbox can be opened.
         """
+        leases = ExitStack()
+        tree = leases.enter_context(self.lend(task))
+        if self._prepared.setdefault(tree, leases) is not leases:
+            leases.close()
+        return tree
+
+    def close(self) -> None:
+        """Let cleaning take what was prepared."""
+        while self._prepared:
+            self._prepared.popitem()[1].close()
+
+    def _lend(self, task: Task, leases: ExitStack) -> PreparedTree:
         source = repository(self._repos, task.repo)
-        layers = self._layers(task, source)
-        lowers: tuple[Path, ...] = ()
-        head, git_dir = "", None
-        for below, layer in zip([None, *layers], layers, strict=False):
+        stack = _Stack()
+        for layer in self._layers(task, source):
+            about = self._take(task, source, layer, stack, leases)
             folder = self._root / layer.name
-            if not (folder / "layer.json").is_file():
-                order = self._order(task, source, below, layer, lowers, git_dir)
-                self._make(task, layer, order)
-            lowers = (*lowers, folder / "tree") if self._overlay else (folder / "tree",)
-            git_dir = folder / "git"
-        assert git_dir
-        head = json.loads((git_dir.parent / "layer.json").read_text("utf-8"))["head"]
-        return PreparedTree(lowers=lowers, git_dir=git_dir, base_commit=layers[-1].commit, head=head)
+            lowers = (*stack.lowers, folder / "tree") if self._overlay else (folder / "tree",)
+            stack = _Stack(lowers, folder / "git", layer, about)
+        assert stack.git_dir and stack.top and stack.about
+        return PreparedTree(stack.lowers, stack.git_dir, base_commit=stack.top.commit, head=stack.about.head)
+
+    def _take(self, task: Task, source: Path, layer: _Layer, below: _Stack, leases: ExitStack) -> About:
+        """Lease a layer; it is made if it is not there, or if it was made on another one than that below."""
+        folder = self._root / layer.name
+        while True:
+            lease = lend(folder)
+            if lease is None or not _is_ready(folder, below):
+                if lease is not None:
+                    os.close(lease)
+                lease = self._make(task, layer, self._order(task, source, layer, below), below)
+            if lease is not None:
+                break
+        leases.callback(os.close, lease)
+        about = read_about(folder)
+        assert about
+        if below.top and not about.below:  # made before layers told what they stand on
+            about = replace(about, below=below.name, below_mark=below.mark)
+            write_about(folder, about)
+        mark_used(folder)
+        return about
 
     @property
     def _overlay(self) -> bool:
@@ -112,58 +172,79 @@ class TreeStore:
             self._commits[key] = resolve_commit(source, name)
         return self._commits[key]
 
-    def _order(
-        self,
-        task: Task,
-        source: Path,
-        below: _Layer | None,
-        layer: _Layer,
-        lowers: tuple[Path, ...],
-        git_below: Path | None,
-    ) -> Order:
+    def _order(self, task: Task, source: Path, layer: _Layer, below: _Stack) -> Order:
         return Order(
             source=source,
             commit=layer.commit,
-            previous=below.commit if below else None,
-            lowers=lowers,
-            git_below=git_below,
+            previous=below.top.commit if below.top else None,
+            lowers=below.lowers,
+            git_below=below.git_dir,
             recipe=task.recipe,
             cpus=self._cpus,
             timeout_s=self._build_timeout_s,
         )
 
-    def _make(self, task: Task, layer: _Layer, order: Order) -> None:
+    def _make(self, task: Task, layer: _Layer, order: Order, below: _Stack) -> int | None:
+        """Make a layer, and lease it before any cleaning can see it; None if another process has just made it."""
         self._root.mkdir(mode=0o755, parents=True, exist_ok=True)
         check_reachable(self._root, identity(self._sandbox))
         folder = self._root / layer.name
-        with _locked(_beside(folder, "lock"), timeout_s=self._wait_timeout_s):
-            if (folder / "layer.json").is_file():
-                return
+        with locked(_beside(folder, "lock"), timeout_s=self._wait_timeout_s):
+            if _is_ready(folder, below):
+                return None
             self._refuse_known_failure(folder)
             self._remove_drafts(layer)
+            self._make_room()
             draft = self._root / f"{layer.name}.{os.getpid()}.draft"
             draft.mkdir(mode=0o755)
             try:
-                self._fill(task, layer, order, draft)
+                return self._fill(task, layer, order, draft, below)
             finally:
                 remove_tree(draft)
 
-    def _fill(self, task: Task, layer: _Layer, order: Order, draft: Path) -> None:
+    def _make_room(self) -> None:
+        try:
+            cleaned = clean(self._root, self._keep)
+        except OSError as error:
+            log.warning("%s could not be cleaned: %s", self._root, error)
+        else:
+            if cleaned.freed_bytes:
+                log.info("%s: %s", self._root, cleaned)
+        check_room(self._root, self._keep)
+
+    def _fill(self, task: Task, layer: _Layer, order: Order, draft: Path, below: _Stack) -> int | None:
         begin = time.monotonic()
         folder = self._root / layer.name
         log.info("%s: preparing %s at %s", task.instance_id, task.repo, order.commit[:12])
         try:
             head = make_layer(draft, order, self._sandbox)
         except BuildFailed as failure:
+            if free_bytes(self._root) < FULL_BYTES:
+                raise _full(self._root, str(failure)) from None
             raise TaskError(self._keep_failure(task, order, folder, draft, str(failure))) from None
+        except OSError as error:
+            if free_bytes(self._root) < FULL_BYTES:
+                raise _full(self._root, str(error)) from error
+            raise
         remove_tree(draft / "scratch")
         remove_tree(draft / "incoming")
-        seconds = round(time.monotonic() - begin, 3)
-        about = {"format": FORMAT, "repo": task.repo, "commit": order.commit, "head": head, "seconds": seconds}
-        (draft / "layer.json").write_text(json.dumps(about) + "\n", "utf-8")
-        remove_tree(folder)
+        about = About(
+            repo=task.repo,
+            commit=order.commit,
+            head=head,
+            seconds=round(time.monotonic() - begin, 3),
+            mark=token_hex(8),
+            size_bytes=walk([draft]).bytes,
+            below=below.name,
+            below_mark=below.mark,
+        )
+        write_about(draft, about)
+        if folder.exists():
+            remove_tree(put_aside(folder))
+        lease = lend(draft)
         draft.rename(folder)
-        log.info("%s: %s is ready after %.1f s", task.instance_id, folder, seconds)
+        log.info("%s: %s is ready after %.1f s", task.instance_id, folder, about.seconds)
+        return lease
 
     def _keep_failure(self, task: Task, order: Order, folder: Path, draft: Path, reason: str) -> str:
         kept, marker = _beside(folder, "failed.log"), _beside(folder, "failed.json")
@@ -186,6 +267,16 @@ class TreeStore:
             remove_tree(draft)
 
 
+def _is_ready(folder: Path, below: _Stack) -> bool:
+    """Whether a layer is there, and stands on the one that is below now, not on an earlier one of the same name."""
+    about = read_about(folder)
+    return about is not None and (not about.below or about.below_mark == below.mark)
+
+
+def _full(root: Path, why: str) -> NoRoom:
+    return NoRoom(f"the file system of exp.trees={root} filled up during a build: {why}\nFree space there")
+
+
 def layer_name(task: Task, commits: list[str], *, uid: int, overlay: bool) -> str:
     """A folder name that changes with everything that goes into the layer."""
     recipe = asdict(task.recipe)
@@ -197,32 +288,3 @@ def layer_name(task: Task, commits: list[str], *, uid: int, overlay: bool) -> st
 
 def _beside(folder: Path, ending: str) -> Path:
     return folder.with_name(f"{folder.name}.{ending}")
-
-
-@contextlib.contextmanager
-def _locked(path: Path, *, timeout_s: float) -> Iterator[None]:
-    """Hold a lock file. The kernel gives it back when its holder dies; root is on a local disk, where that is reliable.
-
-    Raises TaskError if it is held for longer than timeout_s.
-    """
-    deadline = time.monotonic() + timeout_s
-    with path.open("a+", encoding="utf-8") as file:
-        while not _try_lock(file.fileno(), path):
-            if time.monotonic() > deadline:
-                holder = path.read_text("utf-8").strip()
-                raise TaskError(f"waited {timeout_s:.0f} s for {path}, held by {holder}; end that process or wait")
-            time.sleep(POLL_S)
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
-        file.flush()
-        yield
-
-
-def _try_lock(descriptor: int, path: Path) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        raise TaskError(f"{path} cannot be locked ({error.strerror}); trees must lie on a local disk") from error
-    return True

@@ -5,6 +5,7 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -67,21 +68,11 @@ def validate_task(task: Task, bench: Bench) -> Validation:
     """Run the tests of a task without and with its reference patch. Everything that goes wrong becomes a reason."""
     seconds: dict[str, float] = {}
     try:
-        begin = time.monotonic()
-        tree = bench.store.prepare(task)
-        seconds["tree"] = round(time.monotonic() - begin, 2)
-        before, seconds["before"] = _run(task, tree, (), bench)
-        fix = sections(task.patch_bytes)
-        after, seconds["after"] = _run(task, tree, fix, bench)
-        if after.outcomes and (bench.repeats or _lost(before.outcomes, after.outcomes)):
-            # once more even if that was not asked for: it may have been a flaky test
-            more = [_run(task, tree, fix, bench)[0].outcomes for _ in range(max(1, bench.repeats))]
-            found = compare(before.outcomes, [after.outcomes, *more])
-        else:
-            found = compare(before.outcomes, [after.outcomes])
-        if not _passed(after.outcomes):
-            why = after.problem or f"the test command ended with {after.returncode}"
-            found = replace(found, reason=f"no test passes with the reference patch: {why}")
+        with ExitStack() as used:
+            begin = time.monotonic()
+            tree = used.enter_context(bench.store.lend(task))
+            seconds["tree"] = round(time.monotonic() - begin, 2)
+            found = _prove(task, tree, bench, seconds)
     except Stopped as stopped:
         lasting = stopped.verdict is not Verdict.infrastructure or stopped.failure == "task"
         found = Validation(instance_id="", reason=str(stopped), lasting=lasting)
@@ -90,6 +81,21 @@ def validate_task(task: Task, bench: Bench) -> Validation:
     except SandboxError as error:
         found = Validation(instance_id="", reason=str(error), lasting=False)
     return replace(found, instance_id=task.instance_id, seconds=seconds)
+
+
+def _prove(task: Task, tree: PreparedTree, bench: Bench, seconds: dict[str, float]) -> Validation:
+    before, seconds["before"] = _run(task, tree, (), bench)
+    fix = sections(task.patch_bytes)
+    after, seconds["after"] = _run(task, tree, fix, bench)
+    runs = [after.outcomes]
+    if after.outcomes and (bench.repeats or _lost(before.outcomes, after.outcomes)):
+        # once more even if that was not asked for: it may have been a flaky test
+        runs += [_run(task, tree, fix, bench)[0].outcomes for _ in range(max(1, bench.repeats))]
+    found = compare(before.outcomes, runs)
+    if not _passed(after.outcomes):
+        why = after.problem or f"the test command ended with {after.returncode}"
+        found = replace(found, reason=f"no test passes with the reference patch: {why}")
+    return found
 
 
 def compare(before: Mapping[str, Outcome], runs: Sequence[Mapping[str, Outcome]]) -> Validation:

@@ -41,7 +41,9 @@ def validate_command(arguments: argparse.Namespace) -> int:
     from hpcjet.config.sandbox import SandboxConfig
     from hpcjet.sandbox.detect import scratch_base
     from hpcjet.sandbox.scratch import remove_tree
+    from hpcjet.tasks.home import choose_trees
     from hpcjet.tasks.jsonl import load_tasks
+    from hpcjet.tasks.room import Keep
     from hpcjet.tasks.sets import TASKS, VALIDATED, resolve_tasks
     from hpcjet.tasks.tree import TreeStore
     from hpcjet.tasks.validate import Bench
@@ -58,7 +60,7 @@ def validate_command(arguments: argparse.Namespace) -> int:
     scratch = Path(tempfile.mkdtemp(prefix="hpcjet-validate-", dir=scratch_base(config)))
     scratch.chmod(0o711)
     bench = Bench(
-        store=TreeStore(cache_dir() / "trees", config, repos),
+        store=TreeStore(choose_trees(None, config, keep=Keep()), config, repos),
         sandbox=config,
         scratch=scratch,
         timeout_s=arguments.timeout,
