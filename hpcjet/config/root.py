@@ -11,7 +11,7 @@ from hpcjet.config.check import bad
 from hpcjet.config.cluster import ClusterConfig, LabConfig, LocalConfig, SlurmConfig
 from hpcjet.config.command import MpiConfig, RayConfig, TorchrunConfig
 from hpcjet.config.doctor import DoctorConfig
-from hpcjet.config.engine import EngineConfig, OpenAIConfig, OracleConfig
+from hpcjet.config.engine import EngineConfig, OpenAIConfig, OracleConfig, SglangConfig, VllmConfig
 from hpcjet.config.exp import ExpConfig, NoopConfig, SweConfig
 from hpcjet.config.sandbox import SandboxConfig
 from hpcjet.config.sweep import SweepConfig
@@ -72,7 +72,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "doctor": DoctorConfig,
     },
     "cluster": {"local": LocalConfig, "slurm": SlurmConfig, "lab": LabConfig},
-    "engine": {"oracle": OracleConfig, "openai": OpenAIConfig},
+    "engine": {"oracle": OracleConfig, "openai": OpenAIConfig, "vllm": VllmConfig, "sglang": SglangConfig},
     "sandbox": {"auto": SandboxConfig},
 }
 """Config group -> kind -> its schema. conf/<group>/<name>.yaml names <kind>_schema in its defaults list."""
