@@ -80,8 +80,7 @@ def _run(plan: Plan, workload: Workload, events: Events) -> int:
         ray=ray,
         address=where["address"],
         gcs_port=where["gcs_port"],
-        engine_port=where["engine_port"],
-        master_port=where["master_port"],
+        ports=where["ports"],
         hosts=tuple(where["hosts"]),
         inbox=inbox,
     )

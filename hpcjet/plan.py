@@ -50,6 +50,8 @@ class Plan:
     """Variables for everything that runs on the nodes, on top of what the job has."""
     driver: tuple[str, ...]
     """The command that runs on the head: the workload."""
+    sidecar: tuple[str, ...]
+    """A command that runs on every node beside Ray, such as an engine's replicas there; empty for none."""
     config: dict[str, Any]
     """The resolved config as plain data."""
 
@@ -116,6 +118,7 @@ def make_plan(config: LaunchConfig, *, run_dir: RunDir, python: str) -> Plan:
         object_store_gb=cluster.object_store_gb,
         env={**FIXED_ENV, SEED: str(config.seed), **cluster.env},
         driver=(python, "-m", "hpcjet.drive", str(run_dir.plan)),
+        sidecar=(),
         config=to_dict(config),
     )
 
@@ -125,7 +128,8 @@ def read_plan(text: str) -> Plan:
     try:
         data = json.loads(text)
         groups = tuple(NodeGroup(**group) for group in data.pop("groups"))
-        return Plan(**{**data, "driver": tuple(data["driver"])}, groups=groups) if groups else _no_groups()
+        commands = {name: tuple(data[name]) for name in ("driver", "sidecar")}
+        return Plan(**{**data, **commands}, groups=groups) if groups else _no_groups()
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"plan.json is not a plan of this version of hpcjet ({error}); launch again") from None
 

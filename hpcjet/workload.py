@@ -1,5 +1,6 @@
 """The seam between the driver and the workloads, and the cluster that a workload is given."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,10 +17,8 @@ class Cluster:
     """Of this node, as the other nodes reach it."""
     gcs_port: int | None
     """Of Ray's head; None without Ray."""
-    engine_port: int
-    """A port on this node for an engine."""
-    master_port: int
-    """A port on this node for the rendezvous of torch.distributed."""
+    ports: Mapping[str, int]
+    """Ports on this node that are the workload's, by use: engine, router, router_metrics, pool, master."""
     hosts: tuple[str, ...]
     """The nodes of the allocation, in Slurm's order."""
     inbox: Inbox

@@ -20,6 +20,7 @@ from hpcjet.cluster.ports import BLOCK, free_blocks
 from hpcjet.cluster.ray_args import head_args
 from hpcjet.cluster.ray_process import PORT_TRIES, RayProcess, object_store
 from hpcjet.cluster.rendezvous import HEAD, lost_file
+from hpcjet.cluster.sidecar import Sidecar
 from hpcjet.cluster.signals import Interrupted
 from hpcjet.cluster.site import Site
 from hpcjet.errors import BootstrapError, NodeLostError, WorkloadError
@@ -30,6 +31,8 @@ DONE = "done"
 RAY = "ray"
 """Ray's head is up, or there is none to wait for; facts: address, gcs_port (None without Ray)."""
 
+DRIVERS_PORTS = ("engine", "master", "router", "router_metrics", "pool")
+"""Those of the block that are the workload's."""
 STRAGGLERS_S = 3.0
 """How long the choice of the network waits for nodes that the run can do without."""
 _log = logging.getLogger(__name__)
@@ -43,6 +46,7 @@ class Head:
         self._members = Members(hosts)
         self._deadline = time.monotonic() + site.plan.boot_timeout_s
         self._ready = False
+        self._sidecar: Sidecar | None = None
 
     def run(self) -> int:
         """Start Ray's head and the driver together, wait until the driver ends, end everything. The exit code."""
@@ -53,6 +57,7 @@ class Head:
             stack.callback(self._part)
             self._ray = RayProcess(site) if self._plan.ray else None
             stack.callback(lambda: self._ray.stop() if self._ray else None)
+            stack.callback(lambda: self._sidecar.stop() if self._sidecar else None)
             driver = self._driver = Child("driver", self._plan.driver, env=site.env, log=site.log("driver"))
             stack.push(lambda kind, error, trace: driver.stop(self._stop_timeout_s(error)))
             self._start(self._choose_link())
@@ -100,10 +105,14 @@ class Head:
         env = network_env_here(link, self._site)
         if self._ray:
             self._start_ray(env)
-        gcs_port = self._ports.gcs if self._ray else None
+        ports = self._ports
+        gcs_port = ports.gcs if self._ray else None
         where = {"address": self._address, "gcs_port": gcs_port, "hosts": list(self._hosts), "env": env}
-        self._hub.announce(RAY, address=self._address, gcs_port=gcs_port)
-        self._driver.say(message(WHERE, **where, engine_port=self._ports.engine, master_port=self._ports.master))
+        self._hub.announce(RAY, address=self._address, gcs_port=gcs_port, pool_port=ports.pool)
+        more = {name: getattr(ports, name) for name in DRIVERS_PORTS}
+        self._driver.say(message(WHERE, **where, ports=more))
+        if self._plan.sidecar:
+            self._sidecar = Sidecar(self._site, env, address=link.address, head=self._address, pool_port=ports.pool)
 
     def _start_ray(self, env: dict[str, str]) -> None:
         """Until Ray's head listens; on the next block of ports if another program took one of ours meanwhile."""
@@ -152,6 +161,8 @@ class Head:
             if self._ray and self._ray.has_ended:
                 raise NodeLostError(self._ray.what_happened("ended before the work was done"))
             self._join_itself()
+            if self._sidecar:
+                self._sidecar.keep()
             self._listen(0.05)
             self._check_boot()
         if code and not self._ready and self._ray and self._ray.has_ended:

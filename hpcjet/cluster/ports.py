@@ -63,6 +63,7 @@ class PortBlock:
 
     @property
     def engine(self) -> int:
+        """Where the agents find their model."""
         return self.base + 8
 
     @property
@@ -74,6 +75,20 @@ class PortBlock:
     def master(self) -> int:
         """The rendezvous of torch.distributed."""
         return self.base + 11
+
+    @property
+    def router(self) -> int:
+        """Between the replicas of an engine and what the agents see of it."""
+        return self.base + 12
+
+    @property
+    def router_metrics(self) -> int:
+        return self.base + 13
+
+    @property
+    def pool(self) -> int:
+        """Where the nodes tell what becomes of their replicas."""
+        return self.base + 14
 
 
 def port_range(floor: int) -> range:

@@ -13,6 +13,7 @@ from hpcjet.cluster.ports import free_blocks
 from hpcjet.cluster.ray_args import worker_args
 from hpcjet.cluster.ray_process import PORT_TRIES, RayProcess, object_store
 from hpcjet.cluster.rendezvous import HEAD
+from hpcjet.cluster.sidecar import Sidecar
 from hpcjet.cluster.site import Site
 from hpcjet.errors import BootstrapError, HpcjetError, NodeLostError
 
@@ -29,6 +30,7 @@ class Worker:
     def __init__(self, site: Site, *, started: float) -> None:
         self._site, self._plan, self._started = site, site.plan, started
         self._ray: RayProcess | None = None
+        self._sidecar: Sidecar | None = None
         self._blocks = free_blocks(site.place.name)
         self._link: Link | None = None
         self._joined = False
@@ -56,6 +58,8 @@ class Worker:
         finally:
             if line and reason:
                 line.say(FAILED, reason=reason)
+            if self._sidecar:
+                self._sidecar.stop()
             if self._ray:
                 self._ray.stop()
             if line:
@@ -106,6 +110,8 @@ class Worker:
                 if said["word"] == RAY:
                     self._join(said)
             self._site.check_parent()
+            if self._sidecar:
+                self._sidecar.keep()
             if self._ray and self._ray.has_ended:
                 self._after_the_end_of(self._ray, line)
             elif self._link and not self._joined and (self._ray is None or self._ray.has_started):
@@ -119,6 +125,10 @@ class Worker:
             _log.info("joining Ray at %s:%d", head["address"], head["gcs_port"])
             self._gcs = f"{head['address']}:{head['gcs_port']}"
             self._start_ray(self._ray, self._link)
+        if self._plan.sidecar:
+            env = network_env_here(self._link, self._site)
+            facts = {"address": self._link.address, "head": head["address"], "pool_port": head["pool_port"]}
+            self._sidecar = Sidecar(self._site, env, **facts)
 
     def _start_ray(self, ray: RayProcess, link: Link) -> None:
         args = worker_args(

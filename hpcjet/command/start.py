@@ -112,7 +112,7 @@ class TorchrunStarter(RankStarter):
             nodes=len(cluster.hosts),
             procs=procs,
             address=cluster.address,
-            port=cluster.master_port,
+            port=cluster.ports["master"],
         )
         program = words.rank(launcher, interpreter=self._plan.python)
         if self._in_slurm:

@@ -63,8 +63,8 @@ class DoctorWorkload:
             folder=str(self._folder),
             hosts=list(cluster.hosts),
             address=cluster.address,
-            port=cluster.master_port,
-            ring_port=cluster.engine_port,
+            port=cluster.ports["master"],
+            ring_port=cluster.ports["engine"],
             timeout_s=self._exp.timeout_s,
             secret=secrets.token_hex(16),
         )

@@ -124,7 +124,7 @@ class SweWorkload:
             return
         site = EngineSite(
             host=cluster.address,
-            port=cluster.engine_port,
+            port=cluster.ports["engine"],
             folder=Path(os.environ[TEMP_VARIABLE]) / "engine",
             log=self._run.path / "logs" / "engine.log",
             api_key=new_key(),

@@ -3,7 +3,8 @@
 import random
 import shlex
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -307,7 +308,7 @@ class Nodes:
 
     hosts: tuple[str, ...]
     address: str = "203.0.113.1"
-    master_port: int = 29500
+    ports: Mapping[str, int] = field(default_factory=lambda: {"master": 29500})
     gcs_port: int | None = None
 
 

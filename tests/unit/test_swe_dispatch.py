@@ -28,7 +28,7 @@ from hpcjet.workload import Cluster
 
 def cluster_of(ray: Any, *hosts: str) -> Cluster:
     return Cluster(
-        ray=ray, address="h", gcs_port=1, engine_port=2, master_port=3, hosts=hosts, inbox=Inbox(io.StringIO())
+        ray=ray, address="h", gcs_port=1, ports={"engine": 2}, hosts=hosts, inbox=Inbox(io.StringIO())
     )
 
 
@@ -316,7 +316,7 @@ REAL = '''
     dispatch.AttemptHost = Host
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 * 1024**2,
              _temp_dir=sys.argv[1])
-    cluster = Cluster(ray=ray, address="127.0.0.1", gcs_port=1, engine_port=2, master_port=3, hosts=("x",), inbox=None)
+    cluster = Cluster(ray=ray, address="127.0.0.1", gcs_port=1, ports={"engine": 2}, hosts=("x",), inbox=None)
     exp = SweConfig(memory_gb=0.1, max_tries=3)
     class Settings: scaffold = "mini"
     work = [Job(Task(instance_id=f"a__b-{n}", repo="a/b", base_commit="c", problem_statement="", patch="",
