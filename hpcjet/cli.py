@@ -1,4 +1,4 @@
-"""The `hpcjet` command: doctor, runs, status, logs, cancel, resume, report, sweep, tasks, sandbox, lab."""
+"""The `hpcjet` command: doctor, runs, status, logs, cancel, resume, report, sweep, tasks, sandbox, engine, lab."""
 
 import argparse
 import sys
@@ -34,6 +34,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _register_others(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    from hpcjet.engine import command as engine
     from hpcjet.lab import command as lab
     from hpcjet.sandbox import command as sandbox
     from hpcjet.sweep import command as sweep
@@ -43,6 +44,7 @@ def _register_others(commands: "argparse._SubParsersAction[argparse.ArgumentPars
     sweep.register(commands)
     tasks.register(commands, more=[validate_command.register, clean_command.register])
     sandbox.register(commands)
+    engine.register(commands)
     lab.register(commands)
 
 
