@@ -13,7 +13,6 @@ from hpcjet.sandbox import Completed, Limits, Mount, Sandbox, SandboxSpec, View,
 from hpcjet.sandbox.identity import identity
 from hpcjet.sandbox.readback import read_back
 from hpcjet.sandbox.scratch import remove_tree
-from hpcjet.sandbox.spec import GIB
 from hpcjet.tasks.gitbox import base_git, git_setup, new_place
 from hpcjet.tasks.junit import MAX_BYTES, Outcome, ReportError, parse_junit
 from hpcjet.tasks.layer import needs_rebuild
@@ -109,16 +108,17 @@ def _run_tests(task: Task, tree: PreparedTree, change: tuple[Section, ...], run:
     _check_limits(done, place, what="the tests")
     run.returncode = done.returncode
     _read(run, folder, place)
+    if run.problem and done.limit == "file":
+        run.problem += f": it {_over(done.limit, place.sandbox)}"
 
 
 def _spec(tree: PreparedTree, report: Mount, place: Place) -> SandboxSpec:
-    memory = int(place.sandbox.memory_gb * GIB)
     return SandboxSpec(
         scratch=place.scratch / "sandbox",
         view=View(lowers=tree.lowers, at=TESTBED),
         mounts=(base_git(tree), report),
         cwd=TESTBED,
-        limits=Limits(memory_bytes=memory, processes=place.sandbox.processes),
+        limits=Limits.of(place.sandbox),
         keep_scratch=place.keep_scratch,
     )
 
@@ -218,10 +218,28 @@ def read_report(folder: Path) -> bytes:
 
 
 def _check_limits(done: Completed, place: Place, *, what: str) -> None:
+    """Raises Stopped if a limit of the sandbox ended the command, with the limit's name."""
     if done.limit == "memory":
         raise _infrastructure("memory", f"{what} needed more than sandbox.memory_gb={place.sandbox.memory_gb:g}", place)
+    if done.limit == "wall":
+        raise Stopped(Verdict.tests_timeout, f"{what} still ran when the life of the sandbox was over")
     if done.timed_out:
         raise Stopped(Verdict.tests_timeout, f"{what} took more than {done.seconds:.0f} s")
+    if done.limit in ("disk", "files") and _is_full(place.scratch):
+        raise _infrastructure("disk_full", f"{what} ended at a limit while the disk was full", place)
+    if done.limit in ("disk", "files", "processes", "cpu"):
+        raise Stopped(Verdict.failed, f"{what} {_over(done.limit, place.sandbox)}")
+
+
+def _over(limit: str, sandbox: SandboxConfig) -> str:
+    """What a command did that hit a limit."""
+    return {
+        "disk": f"wrote more to disk than sandbox.disk_gb={sandbox.disk_gb}",
+        "files": f"made more files than sandbox.disk_files={sandbox.disk_files}",
+        "processes": f"had more processes than sandbox.processes={sandbox.processes}",
+        "cpu": "used more CPU time than one command may",
+        "file": "wrote a file that is larger than one may be",
+    }[limit]
 
 
 def _infrastructure(failure: str, detail: str, place: Place) -> Stopped:
