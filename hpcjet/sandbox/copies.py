@@ -14,18 +14,19 @@ from hpcjet.sandbox.scratch import remove_tree
 def copy_stack(lowers: Sequence[Path], target: Path, who: Identity) -> None:
     """Copy the merged content of `lowers` (bottom first) into the folder `target`, owned by the sandbox user.
 
-    Times and modes are kept, so that make sees nothing to do. Blocks are shared where the file system can (XFS, btrfs).
-    Raises SandboxError.
+    Times and modes are kept, so that make sees nothing to do. Blocks are shared where the file system can (XFS, btrfs);
+    nothing is ever a hard link to a base file, so whatever is done to the copy leaves the base as it is. Raises
+    SandboxError.
     """
-    for layer in lowers:
+    for count, layer in enumerate(lowers):
         names = list(_walk(layer))
+        if count:
+            for name in names:
+                _make_way(layer / name, target / name)
+        _run(["cp", "-a", "--reflink=auto", "--remove-destination", f"{layer}/.", str(target)], who)
         for name in names:
-            _make_way(layer / name, target / name)
-        whiteouts = {name for name in names if _is_whiteout(layer / name)}
-        if whiteouts:
-            _copy_names([name for name in names if name not in whiteouts], layer, target, who)
-        else:
-            _run(["cp", "-a", "--reflink=auto", "--remove-destination", f"{layer}/.", str(target)], who)
+            if _is_whiteout(layer / name):
+                _drop(target / name)
 
 
 def _walk(layer: Path) -> Iterator[Path]:
@@ -40,7 +41,10 @@ def _refuse(error: OSError) -> None:
 
 
 def _make_way(source: Path, target: Path) -> None:
-    """Remove what the layer deletes, replaces by another kind of file, or hides as an opaque folder."""
+    """Remove what the layer deletes, replaces by another kind of file, or hides as an opaque folder.
+
+    Folders that stay are opened to their owner, who writes to them now; cp gives them the layer's mode in the end.
+    """
     try:
         below = target.lstat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -48,6 +52,17 @@ def _make_way(source: Path, target: Path) -> None:
     above = source.lstat().st_mode
     if stat.S_IFMT(below) != stat.S_IFMT(above) or (stat.S_ISDIR(above) and _is_opaque(source)):
         remove_tree(target)
+    elif stat.S_ISDIR(below) and below & 0o700 != 0o700:
+        target.chmod(stat.S_IMODE(below) | 0o700)
+
+
+def _drop(whiteout: Path) -> None:
+    """Remove a whiteout that was copied along; its folder looks as if it had never been there."""
+    folder = whiteout.parent.stat()
+    whiteout.parent.chmod(stat.S_IMODE(folder.st_mode) | 0o700)
+    whiteout.unlink()
+    whiteout.parent.chmod(stat.S_IMODE(folder.st_mode))
+    os.utime(whiteout.parent, ns=(folder.st_atime_ns, folder.st_mtime_ns))
 
 
 def _is_whiteout(path: Path) -> bool:
@@ -62,19 +77,8 @@ def _is_opaque(folder: Path) -> bool:
         return False
 
 
-def _copy_names(names: Sequence[Path], layer: Path, target: Path, who: Identity) -> None:
-    """cp would copy the whiteouts too; tar takes a list."""
-    listing = b"".join(os.fsencode(name) + b"\0" for name in (Path(), *names))
-    pack = ["tar", "-C", str(layer), "--null", "--no-recursion", "-T", "-", "-cf", "-"]
-    archive = _run(pack, who, stdin=listing)
-    _run(["tar", "-C", str(target), "-xpf", "-"], who, stdin=archive)
-
-
-def _run(argv: list[str], who: Identity, *, stdin: bytes = b"") -> bytes:
-    done: subprocess.CompletedProcess[bytes] = subprocess.run(
-        argv, input=stdin, capture_output=True, check=False, cwd="/", **who.popen()
-    )
+def _run(argv: list[str], who: Identity) -> None:
+    done = subprocess.run(argv, capture_output=True, check=False, cwd="/", **who.popen())
     if done.returncode != 0:
         why = done.stderr.decode(errors="replace").strip()
         raise SandboxError(f"cannot copy a base folder for a sandbox without overlays: `{' '.join(argv)}` said: {why}")
-    return done.stdout
