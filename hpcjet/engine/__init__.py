@@ -1,6 +1,6 @@
 """Engines: servers that answer the agents, behind OpenAI's chat-completions interface."""
 
-from hpcjet.config.engine import EngineConfig, OpenAIConfig, OracleConfig
+from hpcjet.config.engine import EngineConfig, OpenAIConfig, OracleConfig, ServedConfig
 from hpcjet.engine.spec import Engine, EngineSite
 
 __all__ = ["Engine", "EngineSite", "build_engine"]
@@ -16,4 +16,8 @@ def build_engine(config: EngineConfig, site: EngineSite) -> Engine:
         from hpcjet.engine.openai import OpenAIEngine
 
         return OpenAIEngine(config)
+    if isinstance(config, ServedConfig):
+        from hpcjet.engine.served import ServedEngine
+
+        return ServedEngine(config, site)
     raise AssertionError(f"no engine for {type(config).__name__}")

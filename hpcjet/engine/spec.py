@@ -21,6 +21,18 @@ class EngineSite:
     """A key made for this run, which every request must carry."""
     tasks: Path | None = None
     """The task file of the run (JSONL); the oracle needs it."""
+    name: str = ""
+    """What messages call the replica; by default the engine's name."""
+    gpus: tuple[str, ...] | None = None
+    """The GPUs of the replica here, as CUDA_VISIBLE_DEVICES names them; None: all that the job shows."""
+    cores: tuple[int, ...] = ()
+    """The cores that it keeps to; empty: all."""
+    num_nodes: int = 1
+    """Over how many nodes the replica is spread; rank 0 listens for requests, the others only serve it."""
+    rank: int = 0
+    leader: str = ""
+    """Of a spread replica: address and port on the node of rank 0 where its parts meet."""
+    leader_port: int = 0
 
 
 class Engine(Protocol):
