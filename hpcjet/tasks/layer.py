@@ -110,7 +110,7 @@ def _spec(draft: Path, order: Order) -> SandboxSpec:
 def _first_checkout(draft: Path, order: Order, who: Identity) -> str:
     git_dir, tree = draft / "git", draft / "tree"
     new_repository(git_dir)
-    _write_pack(git_dir / "objects/pack", order.source, f"{order.commit}^{{tree}}\n")
+    _write_pack(git_dir, order.source, f"{order.commit}^{{tree}}\n")
     head = _root_commit(git_dir, order)
     tree.mkdir(mode=0o755)
     shutil.copytree(git_dir, tree / ".git")
@@ -166,8 +166,13 @@ def _objects(source: Path, revisions: str) -> bytes:
     return git([*_PACK, "--stdout"], git_dir=source, stdin=revisions.encode())
 
 
-def _write_pack(folder: Path, source: Path, revisions: str) -> None:
-    git([*_PACK, (folder / "pack").absolute()], git_dir=source, stdin=revisions.encode())
+def _write_pack(git_dir: Path, source: Path, revisions: str) -> None:
+    """Seen from the new repository: git writes its draft of a pack where it is, and the source may be read-only."""
+    path = str((source / "objects").absolute()).replace("\\", "\\\\").replace('"', '\\"')
+    pack = (git_dir / "objects/pack/pack").absolute()
+    git(
+        [*_PACK, pack], git_dir=git_dir, stdin=revisions.encode(), env={"GIT_ALTERNATE_OBJECT_DIRECTORIES": f'"{path}"'}
+    )
 
 
 def _root_commit(git_dir: Path, order: Order) -> str:

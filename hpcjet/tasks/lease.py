@@ -9,15 +9,24 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from hpcjet.errors import TaskError
+
 
 def lend(folder: Path) -> int | None:
-    """Keep a folder from being taken away until the descriptor that is returned is closed; None if it is not there."""
+    """Keep a folder from being taken away until the descriptor that is returned is closed; None if it is not there.
+
+    Raises TaskError where the file system has no locks.
+    """
     while True:
         descriptor = _opened(folder)
         if descriptor is None:
             return None
         # Waits for a moment at most: who has the folder exclusively only looks at it and renames it.
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        except OSError as error:
+            os.close(descriptor)
+            raise TaskError(f"{folder} cannot be locked ({error.strerror}); trees must lie on a local disk") from error
         if _is_still(descriptor, folder):
             return descriptor
         os.close(descriptor)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpcjet.cluster import ports
+from hpcjet.cluster.memory import folder_in_memory, make_in_memory
 from hpcjet.cluster.place import GIB, Place, local_place
 from hpcjet.cluster.ports import BLOCK, LOWEST, PortBlock, candidate_blocks, ephemeral_floor, free_blocks, port_range
 from hpcjet.cluster.ray_args import head_args, worker_args
@@ -197,9 +198,11 @@ def test_a_site_is_private_and_leaves_no_temp_folder(tmp_path: Path) -> None:
         assert made.temp.is_dir() and made.env["HPCJET_TEMP"] == str(made.temp)
         (made.temp / "deep").mkdir()
         (made.temp / "deep" / "file").write_text("x")
+        (make_in_memory(made.temp) / "trees").mkdir()
         assert stat.S_IMODE(made.logs.stat().st_mode) == 0o700 == stat.S_IMODE(made.meeting.folder.stat().st_mode)
         assert made.log("ray").parent == made.logs
     assert not made.temp.exists() and made.logs.is_dir()
+    assert not folder_in_memory(made.temp).exists()
 
 
 # signals
