@@ -84,6 +84,8 @@ def _run(plan: Plan, workload: Workload, events: Events) -> int:
         hosts=tuple(where["hosts"]),
         inbox=inbox,
     )
+    if ray:
+        inbox.await_up()  # ray.init looks for it once a second only
     with workload, _connected(ray, where):
         # Ray knows a node a moment before `ray start` there says so, and the node agent after it.
         inbox.await_ready(lambda: ray is not None and len(cluster.alive()) >= plan.min_nodes)

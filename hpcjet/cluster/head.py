@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hpcjet.cluster.child import Child, tail
 from hpcjet.cluster.events import Event, Events, Fact
-from hpcjet.cluster.inbox import NODE_LOST, READY, WHERE, message
+from hpcjet.cluster.inbox import NODE_LOST, READY, UP, WHERE, message
 from hpcjet.cluster.lifeline import Hub, Word, said
 from hpcjet.cluster.members import HELLO, JOINED, Members
 from hpcjet.cluster.network import LOOPBACK, Link, choose, interface_names, links
@@ -178,6 +178,7 @@ class Head:
     def _join_itself(self) -> None:
         if 0 not in self._members.joined and (self._ray is None or self._ray.has_started):
             self._members.joined.add(0)
+            self._driver.say(message(UP))
             self._note_joined([0])
         if not self._ready and len(self._members.joined) >= self._plan.min_nodes:
             self._ready = True

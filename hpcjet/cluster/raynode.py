@@ -10,7 +10,11 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any
+
+from hpcjet.cluster.child import tail
+from hpcjet.cluster.site import TEMP_VARIABLE
 
 STARTED = "Ray runtime started"
 """`ray start` prints it once the node is known to Ray's head."""
@@ -26,6 +30,7 @@ def main() -> None:
     if line:
         order = json.loads(line)
         os.environ.update(order["env"])
+        without_api_server()
         be_patient(order["patience_s"])
         start.main(args=order["args"], prog_name="ray start", standalone_mode=True)
 
@@ -40,6 +45,16 @@ def ray_start() -> Any:
         for name in OTHER_COMMANDS:
             del modules[name]
     return start
+
+
+def without_api_server() -> None:
+    """Have the head start no API server. Without a dashboard it only reports usage statistics, which are switched off.
+
+    Ray starts it nevertheless, and begins with the rest when it answers, a second later.
+    """
+    from ray._private.node import Node
+
+    Node.start_api_server = lambda self, **_: None  # type: ignore[method-assign]
 
 
 def be_patient(seconds: float) -> None:
@@ -58,12 +73,21 @@ def be_patient(seconds: float) -> None:
                 return ask(*args, **options)
             except RuntimeError as error:
                 if not raylet_lives():
-                    raise SystemExit("Ray's raylet ended while it started; its own log says why") from error
+                    raise SystemExit(
+                        f"Ray's raylet ended while it started; its logs end with:\n{raylet_logs()}"
+                    ) from error
                 if time.monotonic() > deadline:
                     raise
             time.sleep(0.1)
 
     services.get_node = get_node
+
+
+def raylet_logs() -> str:
+    """The last lines of what this node's raylet and its agents wrote: the folder is removed with the node agent."""
+    folder = Path(os.environ[TEMP_VARIABLE]) / "session_latest" / "logs"
+    logs = [folder / name for name in ("raylet.err", "raylet.out", "dashboard_agent.log", "runtime_env_agent.log")]
+    return "\n".join(f"{log.name}:\n{tail(log, 6)}" for log in logs if log.exists())
 
 
 def raylet_lives() -> bool:

@@ -95,7 +95,15 @@ def node_environment(plan: Plan, place: Place, env: Mapping[str, str]) -> dict[s
     # Ray would start a worker per CPU at once; each costs a second of CPU and is not what will be used.
     # And a worker would wait for the head's raylet no longer than 40 s: 20 looks, two seconds apart.
     looks = max(20, round(plan.boot_timeout_s / 2))
-    defaults = {"RAY_prestart_worker_first_driver": "0", "RAY_NUM_REDIS_GET_RETRIES": str(looks)}
+    # Nor a raylet for its own agents, a worker process or the driver for its raylet, longer than 30 or 60 s.
+    patience_s = max(60, round(plan.boot_timeout_s))
+    defaults = {
+        "RAY_prestart_worker_first_driver": "0",
+        "RAY_NUM_REDIS_GET_RETRIES": str(looks),
+        "RAY_agent_register_timeout_ms": str(patience_s * 1000),
+        "RAY_gcs_server_request_timeout_seconds": str(patience_s),
+        "RAY_worker_register_timeout_seconds": str(patience_s),
+    }
     own = {
         "RAY_AUTH_TOKEN_PATH": str(plan.run.secret(RAY_TOKEN)),
         "HPCJET_RUN_DIR": plan.run_dir,

@@ -41,11 +41,17 @@ def test_it_waits_while_the_raylet_lives(services: list[str], monkeypatch: pytes
     assert asked() == {"node": "abc"} and not services
 
 
-def test_a_raylet_that_died_is_not_waited_for(services: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_raylet_that_died_is_not_waited_for(
+    services: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HPCJET_TEMP", str(tmp_path))
+    logs = tmp_path / "session_latest" / "logs"
+    logs.mkdir(parents=True)
+    (logs / "raylet.err").write_text("its agents did not come\n")
     monkeypatch.setattr(raynode, "raylet_lives", lambda: False)
     services += ["not yet"] * 3
     raynode.be_patient(20)
-    with pytest.raises(SystemExit, match="raylet ended while it started"):
+    with pytest.raises(SystemExit, match=r"raylet ended while it started(?s:.*)its agents did not come"):
         asked()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hpcjet.cluster.inbox import NODE_LOST, READY, WHERE, Inbox, message
+from hpcjet.cluster.inbox import NODE_LOST, READY, UP, WHERE, Inbox, message
 from hpcjet.errors import NodeLostError
 
 
@@ -44,6 +44,15 @@ def test_a_node_may_be_lost_before_all_are_in(pipe: Pipe) -> None:
     assert pipe.inbox.await_where()["address"] == "h"
     pipe.inbox.await_ready()
     assert pipe.inbox.lost() == ["n3", "n2"]
+
+
+def test_up_and_ready_are_two_things(pipe: Pipe) -> None:
+    pipe.say(message(WHERE), message(UP))
+    pipe.inbox.await_where()
+    pipe.inbox.await_up()
+    assert not pipe.inbox._ready.is_set()
+    pipe.say(message(READY))
+    pipe.inbox.await_ready()
 
 
 def test_work_begins_when_there_is_enough_whatever_the_agent_says(pipe: Pipe) -> None:
