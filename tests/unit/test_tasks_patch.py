@@ -218,6 +218,24 @@ CASES = {
     "echo '* text' > ~/.config/git/attributes; echo '*' > ~/.config/git/ignore; printf 'a\\r\\n' > n; echo 1 >> a.py",
     "evil-attributes": "printf '* text=auto eol=crlf working-tree-encoding=UTF-16 ident -diff export-ignore\\n' "
     "> .gitattributes; echo '$Id$' >> a.py; printf 'a\\r\\n' > n.txt; cp .gitattributes pkg",
+    "autocrlf-by-agent": IDENTITY + "git config core.autocrlf true; git config core.eol crlf; "
+    "git config core.safecrlf false; printf 'a\\r\\nb\\r\\n' > new.py; sed -i 's/$/\\r/' pkg/one.py; "
+    "echo 1 >> crlf.txt; git add -A; git commit -qm mine; git checkout -q -- .",
+    "hooks-by-agent": IDENTITY + "mkdir -p .git/hooks; for hook in pre-commit post-commit post-checkout "
+    "post-index-change reference-transaction pre-applypatch; do printf '#!/bin/sh\\ntouch /tmp/hooked\\n' "
+    "> .git/hooks/$hook; done; chmod +x .git/hooks/*; echo 1 >> a.py; git commit -qam mine; "
+    "test -e /tmp/hooked; printf '#!/bin/sh\\ntouch /tmp/pwned\\n' | tee .git/hooks/*; chmod +x .git/hooks/*",
+    "own-attributes-of-agent": EVIL_GIT + "rm .gitattributes; printf '* filter=evil diff=evil -diff\\n' "
+    "> .git/info/attributes; echo 1 >> a.py; echo n > n.txt",
+    "git-is-broken": "echo 1 >> a.py; echo n > n; rm -rf .git/objects; echo junk > .git/index; echo junk > .git/HEAD; "
+    "echo '[[' > .git/config; touch .git/index.lock",
+    "git-leads-elsewhere": "git config core.worktree /tmp; git config core.bare true; printf '/tmp/objects\\n' "
+    "> .git/objects/info/alternates; printf '[include]\\npath = /tmp/x\\n' >> .git/config; echo 1 >> a.py",
+    "replaced-objects": IDENTITY + "git replace $(git rev-parse HEAD:a.py) $(git rev-parse HEAD:pkg/one.py); "
+    "echo 1 >> a.py",
+    "rules-become-links-and-folders": "rm .gitignore .gitattributes; ln -s /dev/zero .gitignore; "
+    "mkdir .gitattributes; echo 1 > .gitattributes/f; echo n > n.o; echo n > n",
+    "moved-and-edited": "mv a.py pkg/b.py; sed -i 3s/1/2/ pkg/b.py; mv picture.bin p2.bin; mv run.sh r.sh; mv link l2",
     "evil-shell": "printf 'touch /tmp/pwned; exit 1' > ~/.bashrc; cp ~/.bashrc ~/.bash_profile; "
     "cp ~/.bashrc ~/.profile; "
     "mkdir -p ~/bin; cp ~/.bashrc ~/bin/git; cp ~/.bashrc git; chmod +x git ~/bin/git",
