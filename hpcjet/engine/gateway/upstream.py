@@ -1,0 +1,71 @@
+"""One try of a request at the router: an answer within its limits, or a Trouble that says what came instead."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import aiohttp
+
+from hpcjet.engine.gateway.settings import GatewaySettings
+from hpcjet.engine.gateway.trouble import Trouble, trouble_of
+
+_KEEPALIVE_S = 30.0
+_ERROR_BYTES = 1 << 20
+TIMEOUTS = (TimeoutError, asyncio.TimeoutError)  # two classes in Python 3.10
+
+
+class Upstream:
+    """Connections to the router, kept open between requests."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._base = settings.router_url.rstrip("/")
+        self._key = settings.upstream_key
+        self._limits = settings.limits
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S)
+        self._session = aiohttp.ClientSession(
+            connector=connector, auto_decompress=True, cookie_jar=aiohttp.DummyCookieJar(), read_bufsize=1 << 20
+        )
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    @asynccontextmanager
+    async def ask(
+        self, method: str, path: str, *, body: bytes | None, headers: Mapping[str, str], within_s: float
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The head of a 200 answer; leaving the block early hangs up. Raises Trouble, also for what the block raises
+        when the connection breaks."""
+        sent = {"Content-Type": "application/json", **headers}
+        if self._key:
+            sent["Authorization"] = f"Bearer {self._key}"
+        timeout = aiohttp.ClientTimeout(total=min(within_s, self._limits.try_s), sock_connect=self._limits.connect_s)
+        try:
+            async with self._session.request(
+                method, self._base + path, data=body, headers=sent, timeout=timeout, allow_redirects=False
+            ) as response:
+                if response.status != 200:
+                    text = await response.content.read(_ERROR_BYTES)
+                    raise trouble_of(response.status, text, retry_after=response.headers.get("Retry-After"))
+                yield response
+        except TIMEOUTS as error:
+            connecting = isinstance(error, aiohttp.ConnectionTimeoutError)
+            what = "connection" if connecting else "answer in full"
+            raise Trouble("lost" if connecting else "stalled", 504, f"no {what} in time") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise Trouble("lost", 502, f"the connection to the engine broke: {type(error).__name__}") from None
+
+    async def pieces(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+        """The body as it comes. Raises Trouble "stalled" where no byte comes for too long."""
+        content = response.content
+        while True:
+            try:
+                piece = await asyncio.wait_for(content.readany(), self._limits.stall_s)
+            except TIMEOUTS:
+                raise Trouble("stalled", 504, f"no byte for {self._limits.stall_s:g} s within an answer") from None
+            if not piece:
+                return
+            yield piece
+
+    async def whole(self, response: aiohttp.ClientResponse) -> bytes:
+        """The body. Raises Trouble as `pieces` does."""
+        return b"".join([piece async for piece in self.pieces(response)])
