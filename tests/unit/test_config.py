@@ -19,7 +19,10 @@ from hpcjet.config.root import SCHEMAS, LaunchConfig
 from hpcjet.errors import ConfigError
 from hpcjet.paths import conf_dir
 
-NEEDED = {"openai": ["engine.model=m"], **{exp: ["exp.command=true"] for exp in ("ray", "mpi", "torchrun")}}
+NEEDED = {
+    **{engine: ["engine.model=m"] for engine in ("openai", "vllm", "sglang")},
+    **{exp: ["exp.command=true"] for exp in ("ray", "mpi", "torchrun")},
+}
 """What a choice cannot do without."""
 PROFILES = {("cluster", name) for name in shipped("cluster")} - {("cluster", kind) for kind in SCHEMAS["cluster"]}
 """test_profiles.py composes these."""
