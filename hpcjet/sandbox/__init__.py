@@ -33,6 +33,7 @@ from hpcjet.sandbox.spec import Background, Completed, Limits, Mount, Network, S
 if TYPE_CHECKING:
     from hpcjet.sandbox.box import AsyncSandbox, Sandbox
     from hpcjet.sandbox.detect import Probe
+    from hpcjet.sandbox.ready import ReadySandboxes
 
 __all__ = [
     "AsyncSandbox",
@@ -41,6 +42,7 @@ __all__ = [
     "Limits",
     "Mount",
     "Network",
+    "ReadySandboxes",
     "Sandbox",
     "SandboxConfig",
     "SandboxSpec",
@@ -51,14 +53,16 @@ __all__ = [
 ]
 
 
-def open_sandbox(config: SandboxConfig, spec: SandboxSpec) -> "Sandbox":
+def open_sandbox(config: SandboxConfig, spec: SandboxSpec, *, ready: "ReadySandboxes | None" = None) -> "Sandbox":
     """Open a living sandbox, which takes milliseconds (or a copy of the view, where there are no overlays).
+
+    `ready`: take one of these, if one stands ready.
 
     Raises SandboxError where the node allows none, with the cure, and if a path of the spec cannot be used.
     """
     from hpcjet.sandbox.box import Sandbox
 
-    return Sandbox(spec, config=config)
+    return Sandbox(spec, config=config, ready=ready)
 
 
 def probe(config: SandboxConfig) -> "Probe":
@@ -74,4 +78,8 @@ def __getattr__(name: str) -> Any:
         from hpcjet.sandbox import box
 
         return getattr(box, name)
+    if name == "ReadySandboxes":
+        from hpcjet.sandbox.ready import ReadySandboxes
+
+        return ReadySandboxes
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

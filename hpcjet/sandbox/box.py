@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcjet.config.sandbox import SandboxConfig
 from hpcjet.errors import SandboxError
@@ -12,13 +13,16 @@ from hpcjet.sandbox.detect import probe, scratch_base
 from hpcjet.sandbox.living import Living
 from hpcjet.sandbox.spec import Background, Completed, Limits, Mount, Network, SandboxSpec, View
 
+if TYPE_CHECKING:
+    from hpcjet.sandbox.ready import ReadySandboxes
+
 
 class Sandbox(Living):
     """An open sandbox over a tree, which stays as it is: changes land in `upper`.
 
-    `tree` is a folder, a stack of folders (bottom first), a whole SandboxSpec (then nothing else counts but `config`),
-    or None. It is shown at `at`, where commands start. Raises SandboxError where the node allows no sandbox, with the
-    cure, and if a path cannot be used.
+    `tree` is a folder, a stack of folders (bottom first), a whole SandboxSpec (then only `config` and `ready` count
+    beside it), or None. It is shown at `at`, where commands start. Raises SandboxError where the node allows no
+    sandbox, with the cure, and if a path cannot be used.
     """
 
     def __init__(
@@ -35,13 +39,14 @@ class Sandbox(Living):
         scratch: Path | None = None,
         keep_scratch: bool = False,
         config: SandboxConfig | None = None,
+        ready: "ReadySandboxes | None" = None,
     ) -> None:
         config = config or SandboxConfig()
         found = probe(config)
         if found.runtime is None:
             raise SandboxError(found.reason)
         if isinstance(tree, SandboxSpec):
-            super().__init__(found.runtime, tree)
+            super().__init__(found.runtime, tree, ready=ready)
             return
         lowers = tuple([tree] if isinstance(tree, Path) else tree or ())
         spec = SandboxSpec(
@@ -56,7 +61,7 @@ class Sandbox(Living):
             background=background,
             keep_scratch=keep_scratch,
         )
-        super().__init__(found.runtime, spec)
+        super().__init__(found.runtime, spec, ready=ready)
 
 
 class AsyncSandbox:

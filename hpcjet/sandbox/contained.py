@@ -6,7 +6,7 @@ from pathlib import Path
 from hpcjet.sandbox.backend import Give, Node, Start
 from hpcjet.sandbox.server_script import KEEPER
 
-_LOAD = "import sys; exec(open(int(sys.argv[1])).read())"
+LOAD = "import sys; exec(open(int(sys.argv[1])).read())"
 
 
 def contained(plan: Mapping[str, object], node: Node, give: Give) -> Start:
@@ -15,5 +15,5 @@ def contained(plan: Mapping[str, object], node: Node, give: Give) -> Start:
     whole = {**plan, "keeper": [str(node.shell), "-p", "-c", KEEPER, "hpcjet-keeper"]}
     orders = give(repr(whole).encode("utf-8", "surrogateescape"))
     # -S: nothing of site-packages is needed, and -I: nothing of the caller's environment counts.
-    argv = [str(node.python), "-I", "-S", "-B", "-c", _LOAD, str(program), str(orders), "{lifeline}"]
+    argv = [str(node.python), "-I", "-S", "-B", "-c", LOAD, str(program), str(orders), "{lifeline}"]
     return Start(argv, env={"PATH": "/usr/bin:/bin"}, lifeline=True)

@@ -1,6 +1,5 @@
 """What this node offers for isolation: found out once, by opening real sandboxes."""
 
-import dataclasses
 import os
 import platform
 import stat
@@ -69,7 +68,7 @@ _known: dict[tuple[object, ...], Probe] = {}
 
 def probe(config: SandboxConfig) -> Probe:
     """Find out whether and how sandboxes can be opened, once per process and configuration. Raises no SandboxError."""
-    key = (os.getpid(), *dataclasses.astuple(config), str(scratch_base(config)))
+    key = (os.getpid(), *vars(config).values(), str(scratch_base(config)))
     with _lock:
         known = _known.get(key)
         if known is None or (known.runtime and not is_complete(known.runtime.node.etc)):

@@ -2,33 +2,30 @@
 
 import math
 import os
-import resource
 import select
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from hpcjet.errors import SandboxError
 from hpcjet.sandbox import processes
-from hpcjet.sandbox.backend import Backend, Give, Start
-from hpcjet.sandbox.cgroup import Group, new_group
-from hpcjet.sandbox.copies import copy_stack
-from hpcjet.sandbox.cpus import choose_cpus
+from hpcjet.sandbox.backend import Backend
 from hpcjet.sandbox.disk import Disk
 from hpcjet.sandbox.forkable import can_fork, environment_allows
-from hpcjet.sandbox.identity import check_reachable
 from hpcjet.sandbox.meter import Meter
+from hpcjet.sandbox.opened import open_up, unwritable
 from hpcjet.sandbox.options import IO, Layout
 from hpcjet.sandbox.output import Output
 from hpcjet.sandbox.relay import Relay, open_relay
-from hpcjet.sandbox.scratch import make_scratch, remove_tree
-from hpcjet.sandbox.server import Server, write_all
+from hpcjet.sandbox.server import write_all
 from hpcjet.sandbox.spec import Background, Completed, Network, SandboxSpec
 from hpcjet.sandbox.supervisor import Watched, supervisor
-from hpcjet.sandbox.targets import check_targets
+
+if TYPE_CHECKING:
+    from hpcjet.sandbox.ready import ReadySandboxes
 
 KILL_S = 10.0
 """How long a killed command may take to go away before its sandbox is given up."""
@@ -47,7 +44,7 @@ Self = TypeVar("Self", bound="Living")
 class Living:
     """See hpcjet.sandbox.spec.Sandbox."""
 
-    def __init__(self, backend: Backend, spec: SandboxSpec) -> None:
+    def __init__(self, backend: Backend, spec: SandboxSpec, *, ready: "ReadySandboxes | None" = None) -> None:
         self._who = backend.node.who
         self._backend = backend
         self._spec = spec
@@ -60,57 +57,30 @@ class Living:
         self._spare: Sequence[int] = ()
         self._forks = environment_allows(spec.env)
         self._relay: Relay | None = None
-        self._group: Group | None = None
         self._watched: Watched | None = None
         self._ends = time.monotonic() + (spec.limits.wall_s or math.inf)
         self.upper: Path | None = self._layout.upper if spec.view else None
+        taken = ready.take(backend, spec, self._layout) if ready is not None else None
+        self._opened = taken or open_up(backend, spec, self._layout)
+        self._server = self._opened.server
         try:
-            self._lock = make_scratch(self._layout, self._who, view=spec.view is not None)
-        except OSError as error:
-            raise self._unwritable(error) from error
-        try:
-            self._open()
-        except BaseException:
-            self._remove()
-            raise
-
-    def _open(self) -> None:
-        spec = self._spec
-        check_reachable(self._layout.scratch, self._who)
-        if spec.view and not self._backend.overlay:
-            copy_stack(spec.view.lowers, self._layout.upper, self._who)
-        check_targets(spec, self._layout)
-        self._server = Server(self._start, who=self._who, cpus=choose_cpus(spec.limits.cpus))
-        try:
-            self._group = new_group(self._backend.node.cgroup, spec.limits, self._server.pids())
-            meter = Meter(
-                spec.limits, Disk(self._written()), self._server.init, self._group, lambda: self._server.usage().pids
-            )
-            self._watched = Watched(meter, self._server.usage, self._server.kill_below)
-            supervisor().watch(self._watched)
-            if spec.network is Network.engine:
-                self._relay = open_relay(self, spec.engine, self._layout, self._who)
+            self._begin()
         except BaseException:
             self._end()
             raise
 
-    def _start(self, give: Give) -> Start:
-        return self._backend.start(self._spec, self._layout, self._server_arguments(), give)
+    def _begin(self) -> None:
+        spec, group = self._spec, self._opened.group
+        meter = Meter(spec.limits, Disk(self._written()), self._server.init, group, lambda: self._server.usage().pids)
+        self._watched = Watched(meter, self._server.usage, self._server.kill_below)
+        supervisor().watch(self._watched)
+        if spec.network is Network.engine:
+            self._relay = open_relay(self, spec.engine, self._layout, self._who)
 
     def _written(self) -> tuple[Path, ...]:
         """The folders of the host that commands write to."""
         layout = self._layout
         return (layout.tmp, layout.home, *((layout.upper,) if self._spec.view else ()))
-
-    def _server_arguments(self) -> list[str]:
-        limits, node = self._spec.limits, self._backend.node
-        file_kib = "" if limits.file_bytes is None else str(max(1, limits.file_bytes // 1024))
-        open_files = "" if limits.open_files is None else str(_below_hard(limits.open_files, resource.RLIMIT_NOFILE))
-        # Twice, because the supervisor is who ends a command over the limit; this only holds a fork bomb until it
-        # looks. Without a user namespace the kernel would count all processes of the user.
-        counted = limits.processes is not None and node.nproc and self._backend.fixed_paths
-        num = str(2 * limits.processes) if limits.processes is not None and counted else ""
-        return [str(node.shell), self.where(IO), file_kib, open_files, num]
 
     def where(self, path: str) -> str:
         return self._backend.where(path, self._spec, self._layout)
@@ -158,7 +128,7 @@ class Living:
             source = self._open_fifo()
             request = [os.fsencode(self._fifo), self._put("stdin", stdin), folder, *self._by(script)]
         except OSError as error:
-            raise self._unwritable(error) from error
+            raise unwritable(self._layout, error) from error
         held = False
         try:
             self._server.send(request)
@@ -249,12 +219,6 @@ class Living:
         self._server.end()
         raise self._undying()
 
-    def _unwritable(self, error: OSError) -> SandboxError:
-        return SandboxError(
-            f"cannot write to scratch={self._layout.scratch}: {error}; free space there, or set sandbox.scratch to a "
-            "folder on a local disk that this user may write"
-        )
-
     def _undying(self) -> SandboxError:
         return SandboxError(
             f"a command in {self._layout.scratch} did not die within {KILL_S} s of its kill, so the sandbox was ended; "
@@ -293,32 +257,19 @@ class Living:
             self._server.end()
             with self._busy:  # a command that ran in another thread sees the end, and lets go
                 self._end()
-                self._remove()
 
     def _end(self) -> None:
         if self._relay is not None:
             self._relay.close()
         if self._watched is not None:
             supervisor().forget(self._watched)
-        self._server.close()
-        if self._group is not None:
-            self._group.remove()
-
-    def _remove(self) -> None:
-        if not self._spec.keep_scratch:
-            remove_tree(self._layout.scratch)
-        os.close(self._lock)
+        self._opened.close(keep_scratch=self._spec.keep_scratch)
 
     def __enter__(self: Self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _below_hard(wanted: int, limit: int) -> int:
-    hard = resource.getrlimit(limit)[1]
-    return wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
 
 
 def drain(source: int, output: Output) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from hpcjet.sandbox.etc import HOME, HOST_NAMES, HOSTNAME
@@ -23,27 +24,27 @@ class Layout:
     scratch: Path
     etc: Path
 
-    @property
+    @cached_property
     def io(self) -> Path:
         return self.scratch / "io"
 
-    @property
+    @cached_property
     def tmp(self) -> Path:
         return self.scratch / "tmp"
 
-    @property
+    @cached_property
     def home(self) -> Path:
         return self.scratch / "home"
 
-    @property
+    @cached_property
     def upper(self) -> Path:
         return self.scratch / "upper"
 
-    @property
+    @cached_property
     def work(self) -> Path:
         return self.scratch / "work"
 
-    @property
+    @cached_property
     def root(self) -> Path:
         """Where a sandbox without bubblewrap builds its file system; on the host it stays an empty folder."""
         return self.scratch / "root"

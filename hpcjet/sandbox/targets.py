@@ -6,7 +6,7 @@ make folders anywhere on the host that the user may write.
 """
 
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from hpcjet.errors import SandboxError
@@ -20,35 +20,33 @@ def check_targets(spec: SandboxSpec, layout: Layout) -> None:
 
     Nothing runs in these folders yet, and the scratch folder is locked, so what is seen here stays.
     """
-    shown: list[tuple[PurePosixPath, Path]] = [
-        (PurePosixPath("/tmp"), layout.tmp),
-        (PurePosixPath("/var/tmp"), layout.tmp),
-        (PurePosixPath(HOME), layout.home),
-    ]
+    shown = [("/tmp", layout.tmp), ("/var/tmp", layout.tmp), (HOME, layout.home)]
     if spec.view:
-        _check(spec.view.at, shown)
-        shown += [(PurePosixPath(spec.view.at), folder) for folder in (layout.upper, *spec.view.lowers)]
+        at = _check(spec.view.at, shown)
+        shown += [(at, folder) for folder in (layout.upper, *spec.view.lowers)]
     for mount in spec.mounts:
-        _check(mount.target, shown)
-        shown.append((PurePosixPath(mount.target), mount.source))
+        shown.append((_check(mount.target, shown), mount.source))
 
 
-def _check(target: str, shown: list[tuple[PurePosixPath, Path]]) -> None:
-    path = PurePosixPath(target)
-    if not path.is_absolute() or ".." in path.parts:
+def _check(target: str, shown: Sequence[tuple[str, Path]]) -> str:
+    """The target without doubled slashes and dots."""
+    parts = PurePosixPath(target).parts[1:]
+    if not target.startswith("/") or ".." in parts:
         raise SandboxError(f"target={target!r} of a mount must be an absolute path without '..'")
+    path = "/" + "/".join(parts)
     for place, folder in shown:
-        if path.is_relative_to(place):
-            for step in _steps(folder, path.relative_to(place)):
+        if path == place or path.startswith(f"{place.rstrip('/')}/"):
+            for step in _steps(folder, path[len(place) + 1 :]):
                 if _is_link(step):
                     raise SandboxError(
                         f"a symbolic link, {step}, lies on the way to the mount point {target}; choose another target, "
                         "or a scratch folder that no sandbox has used"
                     )
+    return path
 
 
-def _steps(folder: Path, relative: PurePosixPath) -> Iterator[Path]:
-    for part in relative.parts:
+def _steps(folder: Path, relative: str) -> Iterator[Path]:
+    for part in filter(None, relative.split("/")):
         folder = folder / part
         yield folder
 
