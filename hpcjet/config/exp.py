@@ -30,6 +30,10 @@ class ExpConfig:
     def wants_ray(self) -> bool:
         return True
 
+    @property
+    def wants_engine(self) -> bool:
+        return False
+
 
 @dataclass
 class NoopConfig(ExpConfig):
@@ -77,6 +81,9 @@ class SweConfig(ExpConfig):
     trees: Path | None = None
     """Folder of built base trees on a local disk of each node; by default in the cache folder, if that is on a local
     disk with room, else on another local disk, else in the node's memory (/dev/shm)."""
+    trees_shared: Path | None = None
+    """Folder that all nodes see for packed trees, so that one node builds each and the others unpack it; by default
+    `packs` in the cache folder if that is on a network file system, else none. For nodes of one kind of processor."""
     trees_gb: float | None = 50.0
     """Size of the base trees of a node in GiB, at least 0.1; those longest unused go first; null: no limit."""
     trees_days: float | None = 30.0
@@ -87,6 +94,10 @@ class SweConfig(ExpConfig):
     def __post_init__(self) -> None:
         for key, lowest in LOWEST.items():
             at_least(f"exp.{key}", getattr(self, key), lowest)
+
+    @property
+    def wants_engine(self) -> bool:
+        return self.scaffold is not ScaffoldName.reference
 
 
 LOWEST = {

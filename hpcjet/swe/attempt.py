@@ -19,7 +19,7 @@ from hpcjet.sandbox import Limits, Sandbox, SandboxSpec, View, open_sandbox
 from hpcjet.swe.janitor import Janitor
 from hpcjet.swe.record import Record
 from hpcjet.swe.scaffold import Outcome, ScaffoldSettings, get_scaffold
-from hpcjet.tasks.home import choose_trees, fit_to
+from hpcjet.tasks.home import choose_shelf, choose_trees, fit_to
 from hpcjet.tasks.patch import Diff, PatchError, base_git, take_diff
 from hpcjet.tasks.room import Keep, NoRoom
 from hpcjet.tasks.stopwatch import stage
@@ -44,7 +44,6 @@ class AttemptSettings:
     sandbox: SandboxConfig
     scaffold: str
     scaffold_settings: ScaffoldSettings
-    endpoint: Endpoint | None
     agent_timeout_s: float
     test_timeout_s: float
     build_timeout_s: float
@@ -52,6 +51,8 @@ class AttemptSettings:
     """CPUs that builds and tests of one attempt may use."""
     keep: Keep = field(default_factory=Keep)
     """Which base trees stay on a node."""
+    shared: Path | None = None
+    """Where nodes share what one of them has built; None: where the cache folder says."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,13 @@ class Job:
     task: Task
     attempt: int
     tries: int = 1
+    endpoint: Endpoint | None = None
+    """Where this try asks its model; None for a scaffold that asks none."""
+
+    @property
+    def session(self) -> str:
+        """The id by which an engine knows this try."""
+        return session_id(self.task.instance_id, attempt=self.attempt, try_=self.tries)
 
     @property
     def key(self) -> tuple[str, int]:
@@ -86,6 +94,7 @@ class Attempter:
             settings.repos,
             build_timeout_s=settings.build_timeout_s,
             keep=fit_to(root, settings.keep),
+            shelf=choose_shelf(settings.shared, keep=settings.keep),
         )
 
     def make(self, job: Job) -> Record:
@@ -159,8 +168,8 @@ class Attempter:
         return self._scaffold.run(
             job.task,
             sandbox,
-            endpoint=self._settings.endpoint,
-            session=session_id(job.task.instance_id, attempt=job.attempt, try_=job.tries),
+            endpoint=job.endpoint,
+            session=job.session,
             deadline=time.monotonic() + self._settings.agent_timeout_s,
             trajectory=files.trajectory,
         )

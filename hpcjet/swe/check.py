@@ -5,9 +5,10 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from hpcjet.config.check import bad
 from hpcjet.config.cluster import LocalConfig
-from hpcjet.config.engine import OpenAIConfig
-from hpcjet.config.exp import SweConfig
+from hpcjet.config.engine import OpenAIConfig, ServedConfig
+from hpcjet.config.exp import ScaffoldName, SweConfig
 from hpcjet.config.root import LaunchConfig
 from hpcjet.errors import ConfigError, SandboxError
 from hpcjet.paths import cache_dir
@@ -24,7 +25,8 @@ def resolve(config: LaunchConfig) -> tuple[LaunchConfig, list[Task]]:
     tasks_file, repos = resolve_tasks(exp.tasks, exp.repos, cache=cache_dir())
     tasks = select(load_tasks(tasks_file), exp, tasks_file)
     trees = exp.trees.absolute() if exp.trees else None  # the nodes find a place
-    found = replace(exp, tasks=tasks_file.absolute(), repos=repos.absolute(), trees=trees)
+    shared = exp.trees_shared.absolute() if exp.trees_shared else None
+    found = replace(exp, tasks=tasks_file.absolute(), repos=repos.absolute(), trees=trees, trees_shared=shared)
     return replace(config, exp=found), tasks
 
 
@@ -36,8 +38,21 @@ def check(config: LaunchConfig, tasks: list[Task]) -> None:
         resolve_commit(repository(exp.repos, repo), commit)
     if isinstance(config.engine, OpenAIConfig) and exp.scaffold.value != "reference":
         _check_key(config.engine)
+    if isinstance(config.engine, ServedConfig) and exp.scaffold is ScaffoldName.mini:
+        check_tool_calls(config.engine)
     if isinstance(config.cluster, LocalConfig):
         check_sandbox(config)
+
+
+def check_tool_calls(engine: ServedConfig) -> None:
+    """Raises ConfigError if the engine would refuse what mini-swe-agent asks it for."""
+    if not engine.tool_call_parser:
+        raise bad(
+            "engine.tool_call_parser",
+            None,
+            "mini-swe-agent gives its commands as tool calls, and every model family writes them in its own way",
+            "name the parser of the model, such as engine.tool_call_parser=hermes (Qwen 2.5 and 3) or qwen3_coder",
+        )
 
 
 def check_sandbox(config: LaunchConfig) -> None:

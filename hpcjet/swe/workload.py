@@ -11,8 +11,7 @@ from pathlib import Path
 from hpcjet.cluster.site import TEMP_VARIABLE
 from hpcjet.config.exp import SweConfig
 from hpcjet.config.root import LaunchConfig
-from hpcjet.engine import Engine, EngineSite, build_engine
-from hpcjet.engine.endpoint import Endpoint
+from hpcjet.engine import EngineSite, Serving, build_serving
 from hpcjet.engine.keyfile import new_key
 from hpcjet.errors import EXIT_OK, EngineError, StoreError
 from hpcjet.plan import Plan
@@ -21,7 +20,7 @@ from hpcjet.swe.attempt import AttemptSettings, Job
 from hpcjet.swe.dispatch import Dispatcher
 from hpcjet.swe.record import Record
 from hpcjet.swe.report import write_reports
-from hpcjet.swe.scaffold import get_scaffold, scaffold_settings
+from hpcjet.swe.scaffold import scaffold_settings
 from hpcjet.swe.store import ResultStore, Writer
 from hpcjet.tasks.jsonl import load_tasks
 from hpcjet.tasks.room import Keep
@@ -70,22 +69,25 @@ class SweWorkload:
     def run(self, cluster: Cluster) -> int:
         """Make the attempts and write the reports."""
         if self._jobs:
-            with self._engine(cluster) as (engine, endpoint), self._store.writer(self._plan.run.path.name) as writer:
-                self._make(cluster, engine, endpoint, writer)
+            with self._serving(cluster) as serving, self._store.writer(self._plan.run.path.name) as writer:
+                self._make(cluster, serving, writer)
         summary = write_reports(self._run)
         _log.info("resolved %d of %d tasks", summary.resolved, summary.tasks)
         return EXIT_OK
 
-    def _make(self, cluster: Cluster, engine: Engine | None, endpoint: Endpoint | None, writer: Writer) -> None:
-        dispatcher = Dispatcher(cluster, self._exp, self._settings(endpoint))
+    def _make(self, cluster: Cluster, serving: Serving | None, writer: Writer) -> None:
+        dispatcher = Dispatcher(cluster, self._exp, self._settings(), serving=serving)
 
         def check() -> None:
             self._progress.write(dispatcher.in_flight)
-            if engine is not None and not engine.alive():
+            try:
+                if serving is not None:
+                    serving.check()
+            except EngineError as error:
                 raise EngineError(
-                    f"the engine ended in mid-run; see its log in {self._run.path / 'logs'}, "
+                    f"{error}; see its log in {self._run.path / 'logs'}, "
                     f"then go on with: hpcjet resume {self._run.path}"
-                )
+                ) from None
 
         try:
             for record in dispatcher.run(self._jobs, check=check):
@@ -97,7 +99,7 @@ class SweWorkload:
         for node, isolation in sorted(dispatcher.isolation.items()):
             _log.info("agents on %s were isolated with %s", node, isolation)
 
-    def _settings(self, endpoint: Endpoint | None) -> AttemptSettings:
+    def _settings(self) -> AttemptSettings:
         exp = self._exp
         assert exp.repos is not None
         return AttemptSettings(
@@ -108,35 +110,40 @@ class SweWorkload:
             sandbox=self._config.sandbox,
             scaffold=exp.scaffold.value,
             scaffold_settings=scaffold_settings(exp, self._config.engine, seed=self._config.seed),
-            endpoint=endpoint,
             agent_timeout_s=exp.agent_timeout_s,
             test_timeout_s=exp.test_timeout_s,
             build_timeout_s=exp.build_timeout_s,
             cpus=max(1, round(exp.cpus)),
+            shared=exp.trees_shared,
             keep=Keep.of(gb=exp.trees_gb, days=exp.trees_days, free_gb=exp.trees_free_gb),
         )
 
     @contextmanager
-    def _engine(self, cluster: Cluster) -> Iterator[tuple[Engine | None, Endpoint | None]]:
+    def _serving(self, cluster: Cluster) -> Iterator[Serving | None]:
         """The engine, up and answering, if the scaffold needs one."""
-        if not get_scaffold(self._exp.scaffold.value).needs_endpoint:
-            yield None, None
+        if not self._exp.wants_engine:
+            yield None
             return
+        config = self._config.engine
         site = EngineSite(
             host=cluster.address,
             port=cluster.ports["engine"],
             folder=Path(os.environ[TEMP_VARIABLE]) / "engine",
-            log=self._run.path / "logs" / "engine.log",
+            log=self._logs / "engine.log",
             api_key=new_key(),
             tasks=self._run.tasks,
         )
-        engine = build_engine(self._config.engine, site)
+        serving = build_serving(config, site, self._run, ports=cluster.ports, hosts=cluster.hosts)
         try:
-            engine.start()
-            deadline = time.monotonic() + self._config.engine.start_timeout_s
-            yield engine, engine.wait_ready(deadline=deadline)
+            serving.start()
+            serving.wait_ready(deadline=time.monotonic() + config.start_timeout_s)
+            yield serving
         finally:
-            engine.stop()
+            serving.stop()
+
+    @property
+    def _logs(self) -> Path:
+        return self._run.logs(os.environ["HPCJET_ALLOCATION"], restart=int(os.environ["HPCJET_RESTART"]))
 
 
 def _record(writer: Writer, record: Record) -> None:

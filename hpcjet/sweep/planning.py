@@ -139,7 +139,7 @@ def _named_files(config: LaunchConfig) -> tuple[Any, ...] | None:
         return (*where, exp.workdir, exp.python, *_rest(exp, "command"))
     if isinstance(exp, SweConfig):
         engine = (type(config.engine), getattr(config.engine, "api_key_env", None))
-        files = (exp.tasks, exp.repos, exp.trees, tuple(exp.ids), exp.limit, exp.scaffold)
+        files = (exp.tasks, exp.repos, exp.trees, exp.trees_shared, tuple(exp.ids), exp.limit, exp.scaffold)
         return (*where, *engine, *files, id(config.sandbox) if isinstance(cluster, LocalConfig) else 0)
     return None
 

@@ -14,6 +14,7 @@ from hpcjet.config.sandbox import SandboxConfig
 from hpcjet.paths import cache_dir
 from hpcjet.sandbox.detect import is_noexec
 from hpcjet.tasks.room import GIB, Keep, NoRoom, lack
+from hpcjet.tasks.shelf import Shelf
 
 DISKS = ("/tmp", "/var/tmp")
 MEMORY_SHARE = 0.5
@@ -80,6 +81,15 @@ def _check(folder: Path, keep: Keep, *, temp: str) -> None:
     # Others could have made a folder of this name in a common one, and put their own trees there.
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o022:
         raise Unfit("not a folder that only this user may write")
+
+
+def choose_shelf(named: Path | None, *, keep: Keep) -> Shelf | None:
+    """Where nodes share what they have built: `named`, else the cache folder if that is on a network file system."""
+    if named is not None:
+        return Shelf(named, keep)
+    folder = cache_dir() / "packs"
+    parent = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    return Shelf(folder, keep) if is_remote(parent) else None
 
 
 def fit_to(folder: Path, keep: Keep) -> Keep:

@@ -25,6 +25,7 @@ from hpcjet.tasks.lease import lend
 from hpcjet.tasks.lockfile import locked
 from hpcjet.tasks.repos import repository, resolve_commit
 from hpcjet.tasks.room import Keep, NoRoom, check_room, free_bytes
+from hpcjet.tasks.shelf import Shelf, pack_name
 from hpcjet.tasks.task import TESTBED, Task
 
 log = logging.getLogger(__name__)
@@ -74,7 +75,10 @@ class _Stack:
 
 
 class TreeStore:
-    """The base trees below `root`, a folder on a local disk of the node. Threads and processes may share it."""
+    """The base trees below `root`, a folder on a local disk of the node. Threads and processes may share it.
+
+    With a `shelf` nodes share what one of them has built.
+    """
 
     def __init__(
         self,
@@ -86,6 +90,7 @@ class TreeStore:
         wait_timeout_s: float = 7200.0,
         cpus: int | None = None,
         keep: Keep | None = None,
+        shelf: Shelf | None = None,
     ) -> None:
         self._root = root.absolute()
         self._sandbox = sandbox
@@ -94,6 +99,7 @@ class TreeStore:
         self._wait_timeout_s = wait_timeout_s
         self._cpus = cpus or len(os.sched_getaffinity(0))
         self._keep = keep or Keep()
+        self._shelf = shelf
         self._commits: dict[tuple[str, str], str] = {}
         self._prepared: dict[PreparedTree, ExitStack] = {}
 
@@ -192,7 +198,7 @@ class TreeStore:
         with locked(_beside(folder, "lock"), timeout_s=self._wait_timeout_s):
             if _is_ready(folder, below):
                 return None
-            self._refuse_known_failure(folder)
+            _refuse_known_failure(_beside(folder, "failed.json"))
             self._remove_drafts(layer)
             self._make_room()
             draft = self._root / f"{layer.name}.{os.getpid()}.draft"
@@ -215,13 +221,32 @@ class TreeStore:
     def _fill(self, task: Task, layer: _Layer, order: Order, draft: Path, below: _Stack) -> int | None:
         begin = time.monotonic()
         folder = self._root / layer.name
+        if self._shelf is None:
+            self._build(task, order, folder, draft, below)
+        else:
+            pack = pack_name(layer.name, below_mark=below.mark)
+            with self._shelf.turn(pack, draft, timeout_s=self._wait_timeout_s) as found:
+                if not found:
+                    marker = self._shelf.marker(pack)
+                    _refuse_known_failure(marker)
+                    self._build(task, order, folder, draft, below, marker)
+                    self._shelf.put(pack, draft)
+        if folder.exists():
+            remove_tree(put_aside(folder))
+        lease = lend(draft)
+        draft.rename(folder)
+        log.info("%s: %s is ready after %.1f s", task.instance_id, folder, time.monotonic() - begin)
+        return lease
+
+    def _build(self, task: Task, order: Order, folder: Path, draft: Path, below: _Stack, *markers: Path) -> None:
+        begin = time.monotonic()
         log.info("%s: preparing %s at %s", task.instance_id, task.repo, order.commit[:12])
         try:
             head = make_layer(draft, order, self._sandbox)
         except BuildFailed as failure:
             if free_bytes(self._root) < FULL_BYTES:
                 raise _full(self._root, str(failure)) from None
-            raise TaskError(self._keep_failure(task, order, folder, draft, str(failure))) from None
+            raise TaskError(_keep_failure(task, order, folder, draft, str(failure), markers)) from None
         except OSError as error:
             if free_bytes(self._root) < FULL_BYTES:
                 raise _full(self._root, str(error)) from error
@@ -239,32 +264,29 @@ class TreeStore:
             below_mark=below.mark,
         )
         write_about(draft, about)
-        if folder.exists():
-            remove_tree(put_aside(folder))
-        lease = lend(draft)
-        draft.rename(folder)
-        log.info("%s: %s is ready after %.1f s", task.instance_id, folder, about.seconds)
-        return lease
-
-    def _keep_failure(self, task: Task, order: Order, folder: Path, draft: Path, reason: str) -> str:
-        kept, marker = _beside(folder, "failed.log"), _beside(folder, "failed.json")
-        (draft / "build.log").replace(kept)
-        message = f"{task.repo} at {order.commit[:12]} could not be built: {reason}\nThe whole log: {kept}"
-        marker.write_text(json.dumps({"time": time.time(), "message": message}), "utf-8")
-        return message
-
-    def _refuse_known_failure(self, folder: Path) -> None:
-        marker = _beside(folder, "failed.json")
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            known = json.loads(marker.read_text("utf-8"))
-            if 0 <= time.time() - known["time"] < FAILURE_TTL_S:
-                raise TaskError(f"{known['message']}\nIt failed a short while ago; to try again now, remove {marker}")
-            marker.unlink()
 
     def _remove_drafts(self, layer: _Layer) -> None:
         """Of makers that were killed: whoever holds the lock is the only one."""
         for draft in self._root.glob(f"{layer.name}.*.draft"):
             remove_tree(draft)
+
+
+def _keep_failure(task: Task, order: Order, folder: Path, draft: Path, reason: str, markers: tuple[Path, ...]) -> str:
+    kept = _beside(folder, "failed.log")
+    (draft / "build.log").replace(kept)
+    message = f"{task.repo} at {order.commit[:12]} could not be built: {reason}\nThe whole log: {kept}"
+    for marker in (_beside(folder, "failed.json"), *markers):
+        with contextlib.suppress(OSError):
+            marker.write_text(json.dumps({"time": time.time(), "message": message}), "utf-8")
+    return message
+
+
+def _refuse_known_failure(marker: Path) -> None:
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        known = json.loads(marker.read_text("utf-8"))
+        if 0 <= time.time() - known["time"] < FAILURE_TTL_S:
+            raise TaskError(f"{known['message']}\nIt failed a short while ago; to try again now, remove {marker}")
+        marker.unlink()
 
 
 def _is_ready(folder: Path, below: _Stack) -> bool:

@@ -41,7 +41,7 @@ def validate_command(arguments: argparse.Namespace) -> int:
     from hpcjet.config.sandbox import SandboxConfig
     from hpcjet.sandbox.detect import scratch_base
     from hpcjet.sandbox.scratch import remove_tree
-    from hpcjet.tasks.home import choose_trees
+    from hpcjet.tasks.home import choose_shelf, choose_trees
     from hpcjet.tasks.jsonl import load_tasks
     from hpcjet.tasks.room import Keep
     from hpcjet.tasks.sets import TASKS, VALIDATED, resolve_tasks
@@ -60,7 +60,7 @@ def validate_command(arguments: argparse.Namespace) -> int:
     scratch = Path(tempfile.mkdtemp(prefix="hpcjet-validate-", dir=scratch_base(config)))
     scratch.chmod(0o711)
     bench = Bench(
-        store=TreeStore(choose_trees(None, config, keep=Keep()), config, repos),
+        store=TreeStore(choose_trees(None, config, keep=Keep()), config, repos, shelf=choose_shelf(None, keep=Keep())),
         sandbox=config,
         scratch=scratch,
         timeout_s=arguments.timeout,

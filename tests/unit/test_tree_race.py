@@ -1,6 +1,7 @@
 """Eight processes want one tree at once, and the one that makes it is killed: it is made once, and never used half."""
 
 # ruff: noqa: F811 (fixtures are imported)
+import itertools
 import json
 import os
 import random
@@ -27,13 +28,14 @@ Maker = subprocess.Popen[bytes]
 
 
 @contextmanager
-def makers(project: Project, root: Path, *, use_s: float) -> Iterator[list[Maker]]:
-    """Processes that have begun at the same moment."""
-    words = [sys.executable, str(Path(__file__).with_name("tree_maker.py")), str(root), str(project.repos)]
+def makers(project: Project, *roots: Path, use_s: float, shelf: Path | None = None) -> Iterator[list[Maker]]:
+    """Processes that have begun at the same moment; they take turns with the roots."""
+    program = [sys.executable, str(Path(__file__).with_name("tree_maker.py"))]
+    rest = [str(project.repos), project.commit, str(use_s), *([str(shelf)] if shelf else [])]
     pipe = subprocess.PIPE
     made = [
-        subprocess.Popen([*words, project.commit, str(use_s)], stdin=pipe, stdout=pipe, stderr=pipe)
-        for _ in range(PROCESSES)
+        subprocess.Popen([*program, str(root), *rest], stdin=pipe, stdout=pipe, stderr=pipe)
+        for _, root in zip(range(PROCESSES), itertools.cycle(roots), strict=False)
     ]
     try:
         for each in made:
@@ -116,3 +118,22 @@ def test_cleaning_all_the_time_takes_nothing_away_that_is_used(project: Project,
     assert removed
     clean(root, ALL)
     assert list(root.iterdir()) == []
+
+
+def test_four_nodes_at_once_make_it_once_although_the_first_is_killed(project: Project, place: Path) -> None:
+    roots = [place / f"node{number}" for number in range(4)]
+    with makers(project, *roots, use_s=0, shelf=place / "shelf") as processes:
+        end = time.monotonic() + 30
+        while not (victims := [each for root in roots if (each := at_work(root, processes))]):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        victims[0].kill()
+        victims[0].wait()
+        found = results([each for each in processes if each is not victims[0]])
+    assert len(found) == PROCESSES - 1 and len({row["mark"] for row in found}) == 1
+    assert len(list((place / "shelf").glob("*.tar.gz"))) == 1 and not list((place / "shelf").glob("*.part"))
+
+
+def at_work(root: Path, processes: list[Maker]) -> Maker | None:
+    """The process that builds there, not one that waits for another node."""
+    return maker_of(root, processes) if list(root.glob("*.draft/tree")) else None
