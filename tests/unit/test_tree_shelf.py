@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tasks_scenes import place  # noqa: F401 (fixture)
-from test_tasks_tree import CONFIG, RECIPE, Repo, inside, repo, root  # noqa: F401 (fixtures)
+from test_tasks_tree import CONFIG, RECIPE, Repo, inside, repo  # noqa: F401 (fixtures)
 from test_tree_copies import ORDINARY, as_ordinary, make
 
 from hpcjet.errors import TaskError
@@ -25,6 +25,12 @@ from hpcjet.tasks.tree import PreparedTree, TreeStore
 pytestmark = pytest.mark.skipif(not probe(CONFIG).overlay, reason="no overlays on this machine")
 KEEP = Keep(free_bytes=0)
 ENDLESS = Keep(size_bytes=None, age_s=None, free_bytes=0)
+
+
+@pytest.fixture
+def root(place: Path) -> Path:
+    """Not below pytest's folder: other sessions close that to the sandbox user at any time."""
+    return place / "trees"
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_tasks_tree import CONFIG, RECIPE, Repo, inside, repo, root, store  # noqa: F401 (fixtures)
+from tasks_scenes import place  # noqa: F401 (fixture)
+from test_tasks_tree import CONFIG, RECIPE, Repo, inside, repo, store  # noqa: F401 (fixtures)
 
 from hpcjet.sandbox import probe
 from hpcjet.sandbox.scratch import remove_tree
@@ -20,6 +21,12 @@ from hpcjet.tasks.tree import TreeStore
 
 pytestmark = pytest.mark.skipif(not probe(CONFIG).overlay, reason="no overlays on this machine")
 ALL = Keep(size_bytes=0, age_s=None, free_bytes=0)
+
+
+@pytest.fixture
+def root(place: Path) -> Path:
+    """Not below pytest's folder: other sessions close that to the sandbox user at any time."""
+    return place / "trees"
 
 
 def stacked(repo: Repo) -> Task:
