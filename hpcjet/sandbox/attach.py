@@ -79,7 +79,7 @@ def serve(namespace: int, orders: _socket.socket) -> None:
         attach(order.split(b"\0"), namespace)
         orders.send(b"done")
     except OSError as error:
-        orders.send(f"{error.strerror} {error.filename or ''}".strip().encode("utf-8", "surrogateescape"))
+        orders.send(os.fsencode(f"{error.strerror} {os.fsdecode(error.filename or '')}".strip()))
     # What is left is cleaning up, while others may be waiting for their sandbox.
     os.nice(19)
     time.sleep(LINGER_S)

@@ -4,6 +4,7 @@ Most of the time that a sandbox takes to open goes into its namespaces and its c
 every attempt. One that stands ready has run nothing, and gets an upper layer of its own: it is as fresh as any other.
 """
 
+import contextlib
 import errno
 import logging
 import os
@@ -27,7 +28,7 @@ from hpcjet.sandbox.targets import check_targets
 
 log = logging.getLogger(__name__)
 MAX_FAILURES = 3
-"""Sandboxes that could not be opened or used, until no more are kept ready."""
+"""Sandboxes in a row that could not be opened or used, until no more are kept ready."""
 REST_S = 0.05
 """Nobody has asked for that long: the time to open others, unless few are left."""
 ELSEWHERE = (errno.ENOTEMPTY, errno.EEXIST, errno.EXDEV)
@@ -135,6 +136,7 @@ class ReadySandboxes:
         except BaseException:
             waiting.close()
             raise
+        self._failures = 0
         return waiting.opened
 
     def _count_failure(self, error: Exception) -> None:
@@ -194,6 +196,8 @@ class ReadySandboxes:
         if self._attacher is not None:
             self._attacher.close()
             self._attacher = None
+        with contextlib.suppress(OSError):
+            self._folder.rmdir()
 
     def __enter__(self) -> "ReadySandboxes":
         return self

@@ -9,6 +9,8 @@ from field import Field
 FIELDS = {
     "ordinary-overlay": ("ordinary", "overlay"),
     "root-overlay": ("root", "overlay"),
+    "ordinary-ready": ("ordinary", "ready"),
+    "root-ready": ("root", "ready"),
     "ordinary-copy": ("ordinary", "copy"),
     "ordinary-userns": ("ordinary", "userns"),
     "ordinary-process": ("ordinary", "process"),

@@ -47,7 +47,7 @@ class Done:
 
 
 class Field:
-    """`mode`: ordinary or root, who hpcjet runs as; `way`: overlay or copy (of bwrap), or another kind of sandbox."""
+    """`mode`: ordinary or root, who hpcjet runs as; `way`: overlay, ready or copy (of bwrap), or another kind."""
 
     def __init__(self, mode: str, way: str) -> None:
         self.mode, self.way = mode, way
@@ -82,7 +82,11 @@ class Field:
         shutil.copy(Path(__file__).with_name("keeper.py"), self.place / "site/keeper.py")
 
     def _start(self, way: str) -> None:
-        config = {"scratch": str(self.scratch), "kind": way if way in ("userns", "process") else "bwrap"}
+        config: dict[str, Any] = {
+            "scratch": str(self.scratch),
+            "kind": way if way in ("userns", "process") else "bwrap",
+        }
+        config |= {"ready": True} if way == "ready" else {}
         if way == "copy":
             old = shutil.which("bwrap", path="/usr/bin:/bin")
             if not old or b"--overlay-src" in subprocess.run([old, "--help"], capture_output=True, check=False).stdout:
@@ -105,7 +109,7 @@ class Field:
         first = self.keeper.stdout.readline()
         assert first, f"the keeper ended with {self.keeper.wait()}"
         self.found = json.loads(first)
-        if self.found["kind"] == "none" or (way == "overlay" and not self.found["overlay"]):
+        if self.found["kind"] == "none" or (way in ("overlay", "ready") and not self.found["overlay"]):
             pytest.skip(self.found["reason"])
         threading.Thread(target=self._read, daemon=True).start()
 

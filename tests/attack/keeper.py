@@ -14,16 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from hpcjet.config.sandbox import SandboxConfig, SandboxKind
-from hpcjet.sandbox import Limits, Mount, Sandbox, SandboxSpec, View, open_sandbox, probe, read_back
+from hpcjet.sandbox import Limits, Mount, ReadySandboxes, Sandbox, SandboxSpec, View, open_sandbox, probe, read_back
 from hpcjet.sandbox.identity import identity
 
 _boxes: dict[str, Sandbox] = {}
 _out = threading.Lock()
+_ready_first = False
+"""Whether sandboxes with a view stand ready before they are asked for."""
 
 
 def main() -> None:
     given = json.loads(sys.argv[1])
-    kind = SandboxKind(given.pop("kind"))
+    global _ready_first
+    kind, _ready_first = SandboxKind(given.pop("kind")), given.pop("ready", False)
     config = SandboxConfig(kind=kind, **{key: Path(value) for key, value in given.items()})
     _hold_a_key()
     found = probe(config)
@@ -63,13 +66,15 @@ def _serve(config: SandboxConfig, request: dict[str, Any]) -> None:
 def _open(config: SandboxConfig, box: str, scratch: str, lowers: list[str], **how: Any) -> str | None:
     mounts = tuple(Mount(source=Path(m[0]), target=m[1], writable=m[2]) for m in how.get("mounts", []))
     view = View(lowers=tuple(map(Path, lowers)), at="/testbed") if lowers else None
-    _boxes[box] = open_sandbox(
-        config,
-        SandboxSpec(
-            scratch=Path(scratch), view=view, mounts=mounts, env=how.get("env", {}), cwd=how.get("cwd", "/tmp"),
-            limits=Limits(**how.get("limits", {})), keep_scratch=how.get("keep_scratch", False),
-        ),
+    spec = SandboxSpec(
+        scratch=Path(scratch), view=view, mounts=mounts, env=how.get("env", {}), cwd=how.get("cwd", "/tmp"),
+        limits=Limits(**how.get("limits", {})), keep_scratch=how.get("keep_scratch", False),
     )  # fmt: skip
+    num = 1 if _ready_first and view else 0
+    with ReadySandboxes(config, spec, folder=Path(f"{scratch}-ready"), num=num) as ready:
+        if num and ready.wait(60) != num:
+            raise RuntimeError("no sandbox stands ready")
+        _boxes[box] = open_sandbox(config, spec, ready=ready)
     upper = _boxes[box].upper
     return str(upper) if upper else None
 

@@ -45,7 +45,7 @@ def worker(base: Path) -> None:
 
     settings = AttemptSettings(
         run_dir=base / "run", repos=base / "repos", trees=base / "trees", scratch=base, sandbox=SandboxConfig(),
-        scaffold="reference", scaffold_settings=ScaffoldSettings(), endpoint=None, agent_timeout_s=60,
+        scaffold="reference", scaffold_settings=ScaffoldSettings(), agent_timeout_s=60,
         test_timeout_s=60, build_timeout_s=60, cpus=1,
     )  # fmt: skip
     host = AttemptHost(settings)
