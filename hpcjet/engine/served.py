@@ -1,12 +1,14 @@
 """engine=vllm and engine=sglang: one replica of an engine that is installed in an environment of its own."""
 
+import contextlib
+import logging
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 
-from hpcjet.config.engine import Device, ServedConfig, SglangConfig
+from hpcjet.config.engine import Device, ServedConfig, SglangConfig, Stage
 from hpcjet.engine import sglang, vllm
 from hpcjet.engine.devices import Devices, find_devices
 from hpcjet.engine.endpoint import Endpoint
@@ -17,7 +19,10 @@ from hpcjet.engine.model import find_model, read_model
 from hpcjet.engine.replica import FINAL, Change, Replica, Service
 from hpcjet.engine.seat import Seat, compile_cache
 from hpcjet.engine.spec import EngineSite
+from hpcjet.engine.stage import SHELF, staged_path
 from hpcjet.errors import ConfigError, EngineError
+
+_log = logging.getLogger(__name__)
 
 
 class ServedEngine:
@@ -34,7 +39,8 @@ class ServedEngine:
         try:
             service = self._service(find_devices())
         except (ConfigError, EngineError) as error:
-            raise EngineError(f"{error}; log: {_noted(self._site.log, str(error))}") from None
+            log = _noted(self._site.log, f"hpcjet did not start the engine: {error}")
+            raise EngineError(f"{error}; log: {log}") from None
         self._replica = Replica(service, self._config, on_change=self._on_change)
         self._replica.start()
 
@@ -64,12 +70,11 @@ class ServedEngine:
     def _service(self, devices: Devices) -> Service:
         config, site = self._config, self._site
         model = find_model(config.model)
-        seat = self._seat(model, devices)
+        seat = self._seat(staged_path(model, config.stage, private=site.folder.parent), devices)
         if seat.on_gpu:
             _check_memory(config, model, devices)
         environment = find_environment(config, on_gpu=seat.on_gpu)
-        binds = _binds(config, seat)
-        check_module(environment, _module(config).MODULE, binds=binds)
+        check_module(environment, _module(config).MODULE)
         _prepare(config, seat)
         return Service(
             name=site.name or kind(config),
@@ -78,7 +83,24 @@ class ServedEngine:
             endpoint=self._endpoint() if site.rank == 0 else None,
             cores=site.cores,
             counters=_module(config).COUNTERS,
+            around=lambda stopping: self._staged(model, seat.model, stopping),
         )
+
+    @contextlib.contextmanager
+    def _staged(self, model: Path, copy: Path, stopping: Callable[[], bool]) -> Iterator[None]:
+        """With engine.stage the weights are on this node for as long as the replica."""
+        if self._config.stage is Stage.none:
+            yield
+            return
+        try:
+            SHELF.take(model, copy, say=self._say, stopping=stopping)
+            yield
+        finally:
+            SHELF.give_back(copy)
+
+    def _say(self, line: str) -> None:
+        _log.info("%s: %s", self._site.name or kind(self._config), line)
+        _noted(self._site.log, f"hpcjet: {line}")
 
     def _seat(self, model: Path, devices: Devices) -> Seat:
         site = self._site
@@ -151,12 +173,12 @@ def _check_memory(config: ServedConfig, model: Path, devices: Devices) -> None:
         check_fit(read_model(model), config, gpu_bytes=known)
 
 
-def _noted(log: Path, text: str) -> Path:
-    """Where the engine's log would be, a reader of the error looks there."""
+def _noted(log: Path, line: str) -> Path:
+    """The log, with a line of ours at its end: those who look for what happened look there."""
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
         with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8") as file:
-            file.write(f"hpcjet did not start the engine: {text}\n")
+            file.write(f"{line}\n")
     except OSError:
         pass
     return log
