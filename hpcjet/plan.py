@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcjet.config.cluster import LocalConfig, SlurmConfig
+from hpcjet.config.engine import ServedConfig
 from hpcjet.config.plain import from_dict, to_dict
 from hpcjet.config.root import LaunchConfig, kind_of
 from hpcjet.errors import ConfigError
@@ -118,7 +119,7 @@ def make_plan(config: LaunchConfig, *, run_dir: RunDir, python: str) -> Plan:
         object_store_gb=cluster.object_store_gb,
         env={**FIXED_ENV, SEED: str(config.seed), **cluster.env},
         driver=(python, "-m", "hpcjet.drive", str(run_dir.plan)),
-        sidecar=(),
+        sidecar=_sidecar(config, run_dir, python),
         config=to_dict(config),
     )
 
@@ -202,6 +203,13 @@ def _group(cluster: Any) -> NodeGroup:
         )
     assert isinstance(cluster, LocalConfig)
     return NodeGroup(name="main", nodes=1, cpus=cluster.cpus, gpus=cluster.gpus, memory_gb=cluster.memory_gb)
+
+
+def _sidecar(config: LaunchConfig, run_dir: RunDir, python: str) -> tuple[str, ...]:
+    """The replicas of an engine that hpcjet starts itself."""
+    if not (config.exp.wants_engine and isinstance(config.engine, ServedConfig)):
+        return ()
+    return (python, "-m", "hpcjet.engine.node", str(run_dir.plan))
 
 
 def _gpus(cluster: SlurmConfig) -> int | None:

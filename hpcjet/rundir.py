@@ -136,6 +136,16 @@ class RunDir:
         """The folder of the run lock."""
         return self.path / "lock"
 
+    @property
+    def calls(self) -> Path:
+        """The folder of what was asked of a model, and answered."""
+        return self.path / "calls"
+
+    @property
+    def engine(self) -> Path:
+        """State of the replicas of an engine while it runs."""
+        return self.path / "engine.json"
+
     def logs(self, allocation: str, *, restart: int = 0) -> Path:
         return self.path / "logs" / f"{allocation}-{restart}"
 

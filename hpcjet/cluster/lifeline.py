@@ -102,6 +102,11 @@ class Hub:
         for peer in list(self._peers.values()):
             _send(peer, self._said[word])
 
+    def tell(self, rank: int, word: str, **facts: Any) -> None:
+        """Say something to one worker; nothing happens if it is not there. Of long lines only a part may arrive."""
+        if peer := self._peers.get(rank):
+            _send(peer, _line({"word": word, **facts}))
+
     def close(self) -> None:
         for peer in [*self._peers.values(), *self._strangers]:
             peer.socket.close()

@@ -1,9 +1,24 @@
 """Engines: servers that answer the agents, behind OpenAI's chat-completions interface."""
 
-from hpcjet.config.engine import EngineConfig, OpenAIConfig, OracleConfig, ServedConfig
-from hpcjet.engine.spec import Engine, EngineSite
+from collections.abc import Mapping, Sequence
 
-__all__ = ["Engine", "EngineSite", "build_engine"]
+from hpcjet.config.engine import EngineConfig, OpenAIConfig, OracleConfig, ServedConfig
+from hpcjet.engine.serving import OneServer, Serving
+from hpcjet.engine.spec import Engine, EngineSite
+from hpcjet.rundir import RunDir
+
+__all__ = ["Engine", "EngineSite", "Serving", "build_engine", "build_serving"]
+
+
+def build_serving(
+    config: EngineConfig, site: EngineSite, run: RunDir, *, ports: Mapping[str, int], hosts: Sequence[str]
+) -> Serving:
+    """What answers the agents of a run; nothing is started. `site` and `ports` are of the head, `hosts` all nodes."""
+    if isinstance(config, ServedConfig):
+        from hpcjet.engine.pool import Pool
+
+        return Pool(config, run, address=site.host, ports=ports, hosts=hosts, logs=site.log.parent)
+    return OneServer(build_engine(config, site))
 
 
 def build_engine(config: EngineConfig, site: EngineSite) -> Engine:

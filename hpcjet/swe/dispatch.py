@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hpcjet.config.exp import SweConfig
+from hpcjet.engine import Serving
 from hpcjet.errors import BootstrapError, SandboxError
 from hpcjet.sandbox.spec import GIB
 from hpcjet.swe.attempt import AttemptSettings, Job
@@ -63,7 +64,11 @@ def host_sizes(cpus: float, memory_bytes: float, exp: SweConfig) -> tuple[int, .
 class Dispatcher:
     """Makes jobs on all nodes of a cluster, also on those that join later, until each has a record."""
 
-    def __init__(self, cluster: Cluster, exp: SweConfig, settings: AttemptSettings) -> None:
+    def __init__(
+        self, cluster: Cluster, exp: SweConfig, settings: AttemptSettings, *, serving: Serving | None = None
+    ) -> None:
+        """`serving`: what answers the agents; None for a scaffold that asks no model."""
+        self._serving = serving
         self._ray, self._cluster, self._exp, self._settings = cluster.ray, cluster, exp, settings
         self._hosts: list[_Host] = []
         self._known_nodes: set[str] = set()
@@ -112,8 +117,11 @@ class Dispatcher:
     def _start_hosts(self, node_id: str, node: dict[str, Any]) -> None:
         """As many as the node has room for. Raises BootstrapError if it has none and no other node works either."""
         resources = node["Resources"]
+        cpus = resources.get("CPU", 0)
+        if self._serving is not None:
+            cpus = min(cpus, self._serving.agent_cores.get(node["NodeManagerHostname"], cpus))
         try:
-            sizes = host_sizes(resources.get("CPU", 0), resources.get("memory", 0), self._exp)
+            sizes = host_sizes(cpus, resources.get("memory", 0), self._exp)
         except BootstrapError as error:
             if not self._hosts:
                 raise
@@ -143,10 +151,15 @@ class Dispatcher:
             host = max(self._hosts, key=lambda each: each.free, default=None)
             if host is None or host.free < 1:
                 return
-            job = waiting.popleft()
+            job = self._with_endpoint(waiting.popleft())
             answer = host.actor.make.remote(job)
             host.jobs[answer] = job
             self._deadlines[answer] = time.monotonic() + self._limit_s()
+
+    def _with_endpoint(self, job: Job) -> Job:
+        if self._serving is None:
+            return job
+        return replace(job, endpoint=self._serving.endpoint(job.session, valid_s=self._limit_s()))
 
     def _limit_s(self) -> float:
         exp = self._exp

@@ -2,9 +2,10 @@
 
 import json
 
+from hpcjet.config.engine import ServedConfig
 from hpcjet.config.exp import ScaffoldName, SweConfig
 from hpcjet.config.plain import from_dict
-from hpcjet.config.root import LaunchConfig
+from hpcjet.config.root import LaunchConfig, kind_of
 from hpcjet.errors import ConfigError
 from hpcjet.plan import read_plan
 from hpcjet.rundir import RunDir, atomic_write
@@ -44,6 +45,8 @@ def engine_label(config: LaunchConfig) -> str:
     exp = config.exp
     if isinstance(exp, SweConfig) and exp.scaffold is ScaffoldName.reference:
         return "none (the reference patch of each task is applied)"
+    if isinstance(config.engine, ServedConfig):
+        return f"{config.engine.name} ({kind_of('engine', config.engine)})"
     mode = getattr(config.engine, "mode", None)
     if mode is not None:
         return f"{ORACLE_LABEL}, mode={mode.name}"

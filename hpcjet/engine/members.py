@@ -1,0 +1,139 @@
+"""The nodes and replicas of a pool, as the pool knows them. Pure: fed with words, asked for facts."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hpcjet.cluster.lifeline import GONE, Word
+from hpcjet.cluster.members import HELLO
+from hpcjet.config.engine import ServedConfig
+from hpcjet.engine.placement import ReplicaPlace, place
+from hpcjet.engine.replica import ReplicaState
+from hpcjet.engine.words import REPLICA, NodeFacts, ShareOrder
+
+LOST = "its node is gone"
+
+
+@dataclass
+class Member:
+    """One replica."""
+
+    place: ReplicaPlace
+    url: str
+    """http://host:port of its leader."""
+    states: dict[int, ReplicaState]
+    """By rank; a replica serves if all its parts are ready."""
+    reason: str = ""
+    restarts: int = 0
+    since: float = field(default_factory=time.time)
+    """Unix seconds of the last change."""
+
+    @property
+    def serves(self) -> bool:
+        return all(state is ReplicaState.ready for state in self.states.values())
+
+    @property
+    def failed(self) -> bool:
+        """For good."""
+        return any(state is ReplicaState.failed for state in self.states.values())
+
+    @property
+    def state(self) -> ReplicaState:
+        """The worst of its parts."""
+        return max(self.states.values(), key=_WORST.index)
+
+
+_WORST = [
+    ReplicaState.ready,
+    ReplicaState.unhealthy,
+    ReplicaState.starting,
+    ReplicaState.restarting,
+    ReplicaState.stopped,
+    ReplicaState.failed,
+]
+
+
+@dataclass
+class PoolMembers:
+    """Nodes by rank, replicas by number."""
+
+    config: ServedConfig
+    hosts: Sequence[str]
+    """All nodes of the allocation, in Slurm's order."""
+    nodes: dict[int, NodeFacts] = field(default_factory=dict)
+    gone: set[int] = field(default_factory=set)
+    replicas: dict[int, Member] = field(default_factory=dict)
+    agents: dict[str, int] = field(default_factory=dict)
+    """Host -> cores that no replica has."""
+
+    def take(self, word: Word) -> None:
+        """Learn from one word of a node."""
+        if word.word == HELLO:
+            self.nodes[word.rank] = NodeFacts.of(word.facts)
+            self.gone.discard(word.rank)
+        elif word.word == GONE:
+            self.gone.add(word.rank)
+            self._lose(word.rank)
+        elif word.word == REPLICA and word.facts["number"] in self.replicas:
+            member = self.replicas[word.facts["number"]]
+            member.states[word.facts["rank"]] = ReplicaState(word.facts["state"])
+            member.reason, member.restarts = word.facts["reason"], word.facts["restarts"]
+            member.since = time.time()
+
+    @property
+    def all_in(self) -> bool:
+        return len(self.nodes) == len(self.hosts)
+
+    def place(self) -> None:
+        """Lay out the replicas over the nodes that are in. Raises ConfigError if there is no room."""
+        facts = [self.nodes[rank] for rank in sorted(self.nodes)]
+        found = place(self.config, [each.engine_node for each in facts])
+        by_host = {each.host: each for each in facts}
+        self.agents = {host: len(cores) for host, cores in found.agents.items()}
+        for replica in found.replicas:
+            leader, port = by_host[replica.leader.host], self._port(replica, by_host)
+            states = dict.fromkeys(range(len(replica.shares)), ReplicaState.starting)
+            host = f"[{leader.address}]" if ":" in leader.address else leader.address
+            self.replicas[replica.number] = Member(replica, f"http://{host}:{port}", states)
+
+    def orders(self, rank: int) -> list[ShareOrder]:
+        """What the node of this rank is to run."""
+        host, found = self.nodes[rank].host, []
+        for member in self.replicas.values():
+            leader = next(each for each in self.nodes.values() if each.host == member.place.leader.host)
+            port = int(member.url.rpartition(":")[2])
+            for share in member.place.shares:
+                if share.host == host:
+                    order = ShareOrder(
+                        number=member.place.number, rank=share.rank, num_nodes=len(member.place.shares), port=port,
+                        gpus=share.gpus, cores=share.cores, leader=leader.address, leader_port=port + 1,
+                    )  # fmt: skip
+                    found.append(order)
+        return found
+
+    def why_none(self) -> str:
+        """Why no replica can serve any more; empty if one still may."""
+        if not self.replicas or any(not each.failed for each in self.replicas.values()):
+            return ""
+        return next(each.reason for each in self.replicas.values())
+
+    def ends(self, member: Member) -> float | None:
+        """When the first of its allocations ends, in Unix seconds; None: not known."""
+        hosts = {share.host for share in member.place.shares}
+        known = [each.ends for each in self.nodes.values() if each.host in hosts and each.ends is not None]
+        return min(known, default=None)
+
+    def _lose(self, rank: int) -> None:
+        node = self.nodes.get(rank)
+        for member in self.replicas.values():
+            for share in member.place.shares:
+                if node and share.host == node.host and not member.failed:
+                    member.states[share.rank] = ReplicaState.stopped
+                    member.reason, member.since = LOST, time.time()
+
+    def _port(self, replica: ReplicaPlace, by_host: dict[str, NodeFacts]) -> int:
+        """The first port of a block of the leader's that no other replica has."""
+        host = replica.leader.host
+        used = sum(member.place.leader.host == host for member in self.replicas.values())
+        blocks = by_host[host].blocks
+        return blocks[used % len(blocks)] + 2 * (used // len(blocks))

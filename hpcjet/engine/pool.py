@@ -1,0 +1,219 @@
+"""The pool: replicas on the nodes of a run, a router that spreads conversations over them, a gateway for the agents.
+
+It runs on the head, in the driver. The replicas belong to the sidecars of the nodes (hpcjet.engine.node).
+"""
+
+import contextlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from hpcjet.cluster.lifeline import Hub
+from hpcjet.cluster.members import HELLO
+from hpcjet.config.engine import ServedConfig
+from hpcjet.engine.endpoint import Endpoint
+from hpcjet.engine.gateway import Gateway, Limits, Recording
+from hpcjet.engine.members import Member, PoolMembers
+from hpcjet.engine.router import Router
+from hpcjet.engine.run_keys import engine_key, gateway_secret
+from hpcjet.engine.served import kind
+from hpcjet.engine.words import PLACE, to_json
+from hpcjet.errors import ConfigError, EngineError
+from hpcjet.rundir import RunDir, atomic_write
+
+LOOPBACK = "127.0.0.1"
+STRAGGLERS_S = 20.0
+"""How long the first node waits for the others before the replicas are laid out over those that are in."""
+ADD_S = 30.0
+_LISTEN_S = 0.2
+_STATUS_S = 1.0
+_CHECK_S = 60.0
+
+_log = logging.getLogger(__name__)
+
+
+class Pool:
+    """Serving by replicas on the nodes."""
+
+    def __init__(
+        self, config: ServedConfig, run: RunDir, *, address: str, ports: Mapping[str, int], hosts: Sequence[str],
+        logs: Path,
+    ) -> None:  # fmt: skip
+        """`address`: of this node; `ports`: engine, router and pool on it; `logs`: folder for those of the parts."""
+        self._config, self._run, self._address, self._ports = config, run, address, ports
+        self._members = PoolMembers(config, hosts)
+        self._hub: Hub | None = None
+        key = engine_key(run)
+        self._router = Router(host=LOOPBACK, port=ports["router"], api_key=key, log=logs / "router.log")
+        limits = Limits(total_s=config.request_timeout_s, try_s=config.request_timeout_s)
+        self._gateway = Gateway(
+            self._router.url, gateway_secret(run), run.calls, record=Recording(config.record.value), host=address,
+            port=ports["engine"], api_key=key, log=logs / "gateway.log", limits=limits,
+        )  # fmt: skip
+        self._adding = ThreadPoolExecutor(8, thread_name_prefix="add-replica")
+        self._routed: dict[int, bool] = {}
+        """Replicas that the router was told of: whether it has taken them."""
+        self._news = threading.Condition()
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="pool", daemon=True)
+        self._problem = ""
+        self._first_hello: float | None = None
+        self._next_status = 0.0
+
+    def start(self) -> None:
+        """Begin to listen for the nodes, and start router and gateway. Raises EngineError."""
+        try:
+            self._hub = Hub(self._ports["pool"], secret=engine_key(self._run))
+        except OSError as error:
+            raise EngineError(f"the pool cannot listen on port {self._ports['pool']}: {error.strerror}") from error
+        self._router.start()
+        self._gateway.start()
+        self._thread.start()
+
+    def wait_ready(self, *, deadline: float) -> None:
+        """Until one replica has answered a request through the whole path."""
+        self._router.wait_ready(deadline=deadline)
+        self._gateway.wait_ready(deadline=deadline)
+        with self._news:
+            self._news.wait_for(lambda: self._serving or self._problem, timeout=deadline - time.monotonic())
+            if not self._serving:
+                raise EngineError(self._problem or self._too_slow())
+        self._gateway.check(model=self._config.name, deadline=min(deadline, time.monotonic() + _CHECK_S))
+
+    def endpoint(self, session: str, *, valid_s: float) -> Endpoint:
+        label = f"{self._config.name} ({kind(self._config)})"
+        return self._gateway.endpoint(session, model=self._config.name, valid_s=valid_s, label=label)
+
+    def check(self) -> None:
+        if self._problem:
+            raise EngineError(self._problem)
+
+    def stop(self) -> None:
+        """End gateway and router; the replicas end with their sidecars."""
+        self._ending.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._gateway.stop()
+        self._router.stop()
+        self._adding.shutdown(wait=False, cancel_futures=True)
+        if self._hub:
+            self._hub.close()
+
+    @property
+    def agent_cores(self) -> Mapping[str, int]:
+        """Host -> cores that no replica has, of the hosts with replicas."""
+        return self._members.agents
+
+    @property
+    def _serving(self) -> bool:
+        """Whether a replica takes requests."""
+        return any(list(self._routed.values()))
+
+    def _serve(self) -> None:
+        try:
+            while not self._ending.is_set():
+                self._listen()
+                self._place()
+                self._route()
+                self._write_status()
+        except Exception as error:
+            # The last resort: those who wait for the pool must hear of it.
+            _log.exception("the pool failed")
+            self._fail(f"the pool failed: {error}")
+
+    def _listen(self) -> None:
+        assert self._hub is not None
+        for word in self._hub.serve(_LISTEN_S):
+            self._members.take(word)
+            if word.word == HELLO:
+                self._first_hello = self._first_hello or time.monotonic()
+                self._tell(word.rank)
+
+    def _place(self) -> None:
+        """Once, when all nodes are in, or when the others take too long."""
+        waited_s = time.monotonic() - (self._first_hello or time.monotonic())
+        if self._members.replicas or self._problem or not (self._members.all_in or waited_s > STRAGGLERS_S):
+            return
+        try:
+            self._members.place()
+        except ConfigError as error:
+            self._fail(str(error))
+            return
+        _log.info("%d replicas on %d nodes", len(self._members.replicas), len(self._members.nodes))
+        for rank in self._members.nodes:
+            self._tell(rank)
+
+    def _tell(self, rank: int) -> None:
+        if self._hub and self._members.replicas:
+            self._hub.tell(rank, PLACE, shares=to_json(self._members.orders(rank)))
+
+    def _route(self) -> None:
+        """Have the router know the replicas that serve, and no others."""
+        for number, member in self._members.replicas.items():
+            wanted = member.serves and not self._drains(member)
+            if wanted and number not in self._routed:
+                self._routed[number] = False
+                self._adding.submit(self._add, number, member)
+            elif not wanted and number in self._routed:
+                _log.warning("replica-%d gets no more requests: %s %s", number, member.state.value, member.reason[:300])
+                del self._routed[number]
+                self._router.remove(member.url)
+        if why := self._members.why_none():
+            self._fail(why)
+
+    def _drains(self, member: Member) -> bool:
+        """Whether its allocation is about to end, and another replica goes on."""
+        ends = self._members.ends(member)
+        if ends is None or time.time() < ends - self._config.drain_s:
+            return False
+        others = [each for each in self._members.replicas.values() if each is not member and each.serves]
+        return any((self._members.ends(each) or float("inf")) > ends for each in others)
+
+    def _add(self, number: int, member: Member) -> None:
+        try:
+            self._router.add(member.url, deadline=time.monotonic() + ADD_S)
+        except EngineError as error:
+            _log.warning("%s", error)
+            self._routed.pop(number, None)
+            return
+        with self._news:
+            if number in self._routed:
+                _log.info("replica-%d takes requests at %s", number, member.url)
+                self._routed[number] = True
+            self._news.notify_all()
+
+    def _fail(self, problem: str) -> None:
+        with self._news:
+            self._problem = self._problem or problem
+            self._news.notify_all()
+
+    def _too_slow(self) -> str:
+        states = [f"replica-{number} {each.state.value}" for number, each in self._members.replicas.items()]
+        missing = [host for rank, host in enumerate(self._members.hosts) if rank not in self._members.nodes]
+        facts = states or [f"no word from the sidecar of {host}" for host in missing[:4]]
+        reasons = [each.reason for each in self._members.replicas.values() if each.reason]
+        return (
+            f"no replica answers within engine.start_timeout_s={self._config.start_timeout_s:g}: {', '.join(facts)}"
+            f"{'; ' + reasons[0] if reasons else ''}; raise it if they are still loading; "
+            f"logs: {self._run.path / 'logs'}"
+        )
+
+    def _write_status(self) -> None:
+        if time.monotonic() < self._next_status:
+            return
+        self._next_status = time.monotonic() + _STATUS_S
+        rows = [
+            {
+                "name": each.place.name, "hosts": [share.host for share in each.place.shares], "url": each.url,
+                "state": each.state.value, "routed": self._routed.get(number, False), "restarts": each.restarts,
+                "reason": each.reason, "since": each.since,
+            }
+            for number, each in self._members.replicas.items()
+        ]  # fmt: skip
+        with contextlib.suppress(OSError):  # a full disk is no reason to stop serving
+            data = {"model": self._config.name, "updated": time.time(), "replicas": rows}
+            atomic_write(self._run.engine, json.dumps(data))

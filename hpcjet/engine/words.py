@@ -1,0 +1,73 @@
+"""What the pool on the head and the nodes with replicas tell each other, on a lifeline of their own."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hpcjet.engine.placement import EngineNode
+from hpcjet.engine.topology import Topology
+
+PLACE = "place"
+"""From the pool: the shares of replicas that run on this node; facts: shares."""
+REPLICA = "replica"
+"""From a node: the state of a share; facts: number, rank, state, reason, restarts."""
+
+MOST_REPLICAS = 16
+"""On one node; each has a block of ports."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeFacts:
+    """What a node says of itself when it joins the pool."""
+
+    host: str
+    address: str
+    gpus: tuple[str, ...]
+    cores: tuple[int, ...]
+    links: tuple[tuple[int, ...], ...] = ()
+    near: tuple[tuple[int, ...], ...] = ()
+    """With `links` its Topology; empty: not known."""
+    blocks: tuple[int, ...] = ()
+    """First ports of free blocks, one for each replica that may come."""
+    ends: float | None = None
+    """When its allocation ends, in Unix seconds; None: not known."""
+
+    @classmethod
+    def of(cls, facts: dict[str, Any]) -> "NodeFacts":
+        """From the JSON of a hello."""
+        rows = {name: tuple(tuple(row) for row in facts[name]) for name in ("links", "near")}
+        lists = {name: tuple(facts[name]) for name in ("gpus", "cores", "blocks")}
+        return cls(**{**facts, **rows, **lists})
+
+    @property
+    def engine_node(self) -> EngineNode:
+        topology = Topology(self.links, self.near) if self.links else None
+        return EngineNode(host=self.host, gpus=self.gpus, cores=self.cores, topology=topology)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShareOrder:
+    """One node's part of a replica, with addresses and ports."""
+
+    number: int
+    """Of the replica in the run."""
+    rank: int
+    num_nodes: int
+    port: int
+    gpus: tuple[str, ...]
+    cores: tuple[int, ...]
+    leader: str
+    leader_port: int
+
+    @property
+    def name(self) -> str:
+        part = f"-{self.rank}" if self.num_nodes > 1 else ""
+        return f"replica-{self.number}{part}"
+
+    @classmethod
+    def of(cls, facts: dict[str, Any]) -> "ShareOrder":
+        return cls(**{**facts, "gpus": tuple(facts["gpus"]), "cores": tuple(facts["cores"])})
+
+
+def to_json(items: Sequence[ShareOrder]) -> list[dict[str, Any]]:
+    return [asdict(each) for each in items]
