@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex
+from stat import S_ISREG
 
-from hpcjet.sandbox.disk import walk
+from hpcjet.sandbox.disk import BLOCK_BYTES, walk
 from hpcjet.sandbox.scratch import remove_tree
 from hpcjet.tasks.layerfile import last_used, read_about
 from hpcjet.tasks.lease import seized
@@ -93,11 +94,20 @@ def list_layers(root: Path) -> list[Layer]:
     for folder in sorted(root.iterdir()) if root.is_dir() else ():
         about = None if folder.suffix in (GONE, ".draft") else read_about(folder)
         if about is not None:
-            size = about.size_bytes if about.size_bytes is not None else walk([folder]).bytes
+            size = about.size_bytes if about.size_bytes is not None else own_bytes(folder, stacked=bool(about.below))
             with contextlib.suppress(FileNotFoundError):
                 used = last_used(folder)
                 found[folder.name] = Layer(folder=folder, below=about.below, used=used, size_bytes=size)
     return [_with_uppers(layer, found) for layer in found.values()]
+
+
+def own_bytes(folder: Path, *, stacked: bool) -> int:
+    """What a layer takes on disk; git objects that it shares by hard links are counted with the layer below."""
+    shared = 0
+    if stacked:
+        files = (path.lstat() for path in (folder / "git/objects").rglob("*"))
+        shared = sum(about.st_blocks * BLOCK_BYTES for about in files if S_ISREG(about.st_mode) and about.st_nlink > 1)
+    return walk([folder]).bytes - shared
 
 
 def _with_uppers(layer: Layer, found: dict[str, Layer]) -> Layer:

@@ -152,6 +152,10 @@ def new_repository(git_dir: Path) -> None:
 def _inherit(below: Path, git_dir: Path) -> None:
     """A git directory with the objects of the one below. Hard links: with alternates a sandbox would need both."""
     new_repository(git_dir)
+    inherit_objects(below, git_dir)
+
+
+def inherit_objects(below: Path, git_dir: Path) -> None:
     shutil.copytree(below / "objects", git_dir / "objects", copy_function=_link, dirs_exist_ok=True)
 
 

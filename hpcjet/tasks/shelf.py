@@ -92,13 +92,15 @@ class Shelf:
         log.info("unpacked %s", path)
         return True
 
-    def put(self, pack: str, layer: Path) -> None:
-        """Pack a layer for others. What goes wrong is logged: this node has its layer."""
+    def put(self, pack: str, layer: Path, *, git_below: Path | None = None) -> None:
+        """Pack a layer for others, without the git objects of the one below. What goes wrong is logged."""
         part = self._folder / f".{pack}.{socket.gethostname()}.{os.getpid()}.part"
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._clean()
-            why = _run([*_TAR, "-C", str(layer), "-cf", str(part), *PARTS])
+            without = [f"--exclude={path}" for path in _objects(git_below)]
+            plain = ["--anchored", "--no-wildcards"]
+            why = _run([*_TAR, "-C", str(layer), *plain, *without, "-cf", str(part), *PARTS])
             if not why:
                 _sync(part)
                 part.rename(self._folder / (pack + SUFFIX))
@@ -130,6 +132,14 @@ class Shelf:
             total -= pack.size_bytes
         for turn in turns:
             remove_tree(turn)
+
+
+def _objects(git_below: Path | None) -> Iterator[Path]:
+    """The git objects that a layer has from the one below, as paths in its pack."""
+    if git_below is not None:
+        for path in (git_below / "objects").rglob("*"):
+            if path.is_file():
+                yield "git" / path.relative_to(git_below)
 
 
 def pack_name(layer: str, *, below_mark: str) -> str:

@@ -15,11 +15,10 @@ from secrets import token_hex
 from hpcjet.config.sandbox import SandboxConfig
 from hpcjet.errors import TaskError
 from hpcjet.sandbox import probe
-from hpcjet.sandbox.disk import walk
 from hpcjet.sandbox.identity import check_reachable, identity
 from hpcjet.sandbox.scratch import remove_tree
-from hpcjet.tasks.clean import clean, put_aside
-from hpcjet.tasks.layer import BuildFailed, Order, make_layer
+from hpcjet.tasks.clean import clean, own_bytes, put_aside
+from hpcjet.tasks.layer import BuildFailed, Order, inherit_objects, make_layer
 from hpcjet.tasks.layerfile import FORMAT, About, mark_used, read_about, write_about
 from hpcjet.tasks.lease import lend
 from hpcjet.tasks.lockfile import locked
@@ -230,7 +229,9 @@ class TreeStore:
                     marker = self._shelf.marker(pack)
                     _refuse_known_failure(marker)
                     self._build(task, order, folder, draft, below, marker)
-                    self._shelf.put(pack, draft)
+                    self._shelf.put(pack, draft, git_below=order.git_below)
+                elif order.git_below:
+                    inherit_objects(order.git_below, draft / "git")
         if folder.exists():
             remove_tree(put_aside(folder))
         lease = lend(draft)
@@ -259,7 +260,7 @@ class TreeStore:
             head=head,
             seconds=round(time.monotonic() - begin, 3),
             mark=token_hex(8),
-            size_bytes=walk([draft]).bytes,
+            size_bytes=own_bytes(draft, stacked=bool(below.name)),
             below=below.name,
             below_mark=below.mark,
         )

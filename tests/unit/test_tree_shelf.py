@@ -84,6 +84,9 @@ def test_another_node_unpacks_what_was_built(
     text = "cat lib.py program rebuilt.log ro/f; test ! -e gone.txt; git status --porcelain"
     assert inside(second, root, text) == inside(first, root, text) == b"x = 2\ntwo\nagain\n1\n"
     assert [read_about(lower.parent) for lower in first.lowers] == [read_about(lower.parent) for lower in second.lowers]
+    for ours, theirs in zip(first.lowers, second.lowers, strict=True):
+        objects = [sorted(path.name for path in (lower.parent / "git/objects").rglob("*")) for lower in (ours, theirs)]
+        assert objects[0] == objects[1]
     assert shelf.stat().st_mode & 0o777 == 0o700
 
 

@@ -13,7 +13,7 @@ from test_tasks_tree import CONFIG, RECIPE, Repo, inside, repo, store  # noqa: F
 from hpcjet.sandbox import probe
 from hpcjet.sandbox.scratch import remove_tree
 from hpcjet.tasks import tree as tree_module
-from hpcjet.tasks.clean import clean
+from hpcjet.tasks.clean import clean, list_layers
 from hpcjet.tasks.layerfile import last_used, read_about, write_about
 from hpcjet.tasks.room import DAY_S, Keep, NoRoom
 from hpcjet.tasks.task import Task
@@ -49,6 +49,16 @@ def test_a_lent_stack_stays_whole_and_goes_top_first(root: Path, repo: Repo) -> 
         assert clean(root, ALL).layers == []
         assert inside(tree, root, "cat rebuilt.log") == b"again\n"
     assert clean(root, ALL).layers == folders(tree)[::-1]
+
+
+def test_shared_git_objects_are_counted_once(root: Path, repo: Repo) -> None:
+    tree = store(root, repo).prepare(stacked(repo))
+    (pack,) = (folders(tree)[2] / "git/objects/pack").glob("*.pack")
+    assert pack.stat().st_nlink == 3
+    total = sum(layer.size_bytes for layer in list_layers(root))
+    paths = [path.lstat() for path in root.glob("*/**/*") if path.name != "layer.json"]
+    inodes = {(about.st_ino, about.st_blocks) for about in paths}
+    assert total == sum(blocks for _, blocks in inodes) * 512
 
 
 def test_a_part_that_is_used_keeps_what_is_below_it(root: Path, repo: Repo) -> None:
