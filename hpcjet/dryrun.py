@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from hpcjet.config.cluster import SlurmConfig
 from hpcjet.config.root import LaunchConfig
+from hpcjet.errors import ConfigError
 from hpcjet.plan import Defaults, Plan, cost
 from hpcjet.preflight import Forecast, forecast
 from hpcjet.slurm.script import render, submitit_command
@@ -16,12 +17,17 @@ def dry_run_text(plan: Plan, config: LaunchConfig, overrides: Sequence[str]) -> 
     if isinstance(config.cluster, SlurmConfig):
         folder = plan.run.submit_folder
         script = render(plan, config.cluster, folder=folder, command=submitit_command(plan, folder))
-    return page(plan, overrides, script=script, said=forecast(config, script) if script else Forecast())
+    said = forecast(config, script) if script else Forecast()
+    return page(plan, overrides, script=script, said=said, engine=_engine(config))
 
 
-def page(plan: Plan, overrides: Sequence[str], *, script: str | None, said: Forecast) -> str:
+def page(
+    plan: Plan, overrides: Sequence[str], *, script: str | None, said: Forecast, engine: Sequence[str] = ()
+) -> str:
     """The page from its parts. Pure; `script` is None on this machine."""
     parts = [_nodes(plan), _cost(plan, said.defaults)]
+    if engine:
+        parts.insert(1, "engine\n" + "\n".join(f"  {line}" for line in engine))
     if said.version:
         parts.append(f"Slurm {said.version} here\n" + "\n".join(f"  {line}" for line in _verdict(said)))
     parts.append(f"run directory\n  {plan.run}")
@@ -32,6 +38,16 @@ def page(plan: Plan, overrides: Sequence[str], *, script: str | None, said: Fore
     again = [word for word in overrides if not word.startswith("dry_run=")]
     parts.append(f"next\n  {shlex.join(['python', '-m', 'hpcjet.launch', *again])}")
     return "\n\n".join(parts) + "\n"
+
+
+def _engine(config: LaunchConfig) -> list[str]:
+    """A dry run may be far from the cluster and its files: what would stop the launch is only told."""
+    from hpcjet.start import engine_lines
+
+    try:
+        return engine_lines(config)
+    except ConfigError as error:
+        return [f"would not start: {error}"]
 
 
 def _verdict(said: Forecast) -> list[str]:

@@ -16,9 +16,11 @@ from hpcjet import provenance
 from hpcjet.cluster.node import NodeAgent
 from hpcjet.cluster.site import RAY_TOKEN
 from hpcjet.cluster.state import Phase, RunState, read_state, write_state
-from hpcjet.config.cluster import SlurmConfig
+from hpcjet.config.cluster import LocalConfig, SlurmConfig
 from hpcjet.config.command import CommandConfig
+from hpcjet.config.engine import ServedConfig
 from hpcjet.config.exp import SweConfig
+from hpcjet.config.serve import ServeConfig
 from hpcjet.config.plain import to_dict
 from hpcjet.config.root import LaunchConfig, SnapshotKind, kind_of
 from hpcjet.errors import BusyError, ConfigError, SubmitError
@@ -137,12 +139,21 @@ def _job_ended(owner: Owner) -> bool:
 
 def resolved(config: LaunchConfig) -> "tuple[LaunchConfig, list[Task] | None]":
     """The config with its files found and checked, and the tasks it names, if it is about tasks."""
+    if config.exp.wants_engine and isinstance(config.engine, ServedConfig):
+        from hpcjet.engine import check as engine
+
+        config = replace(config, engine=engine.resolve(config.engine, here=Path.cwd()))
+        engine_lines(config)
     if isinstance(config.exp, CommandConfig):
         from hpcjet.command.check import check, resolve
 
         config = resolve(config, here=Path.cwd())
         check(config, interpreter=_python(config))
         return config, None
+    if isinstance(config.exp, ServeConfig):
+        from hpcjet.serve.check import check as check_serve
+
+        check_serve(config)
     if not isinstance(config.exp, SweConfig):
         return config, None
     from hpcjet.swe import check as swe
@@ -198,6 +209,18 @@ def _write(config: LaunchConfig, run: RunDir) -> Plan:
 
 def _python(config: LaunchConfig) -> str:
     return getattr(config.cluster, "python", None) or interpreter()
+
+
+def engine_lines(config: LaunchConfig) -> list[str]:
+    """What the nodes make of an engine that the run starts itself; none without one.
+
+    Raises ConfigError for what could not run there.
+    """
+    if not (config.exp.wants_engine and isinstance(config.engine, ServedConfig)):
+        return []
+    from hpcjet.engine.check import check
+
+    return check(config.engine, plan_only(config).groups, local=isinstance(config.cluster, LocalConfig))
 
 
 def plan_only(config: LaunchConfig) -> Plan:
