@@ -41,6 +41,8 @@ class SandboxConfig:
     watchdog holds the limits."""
     root_uid: int = 60_999
     """When hpcjet itself runs as root, sandboxes run as this unprivileged user and group id."""
+    ready: int = 2
+    """Sandboxes that each worker process keeps open for its next attempts, at about 2 MB each; 0: none."""
     memory_gb: float = 4.0
     """Memory of one sandbox in GiB, at least 0.1."""
     processes: int = 512
@@ -58,6 +60,7 @@ class SandboxConfig:
                 "sandbox.require", "auto", "it names a kind: bwrap, userns, apptainer, process", "or leave it out"
             )
         at_least("sandbox.root_uid", self.root_uid, 1)
+        at_least("sandbox.ready", self.ready, 0)
         at_least("sandbox.memory_gb", self.memory_gb, 0.1)
         at_least("sandbox.processes", self.processes, 16)
         at_least("sandbox.cpus", self.cpus, 1)

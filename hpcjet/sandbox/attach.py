@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _libc = ctypes.CDLL(None, use_errno=True)
-SIGCHLD, SIGKILL, SIG_IGN, PR_PDEATHSIG = 17, 9, 1, 1
+SIGKILL, PR_PDEATHSIG = 9, 1
 NEW_USER, NEW_MOUNTS = 0x1000_0000, 0x0002_0000
 NS_GET_USERNS = 0xB701
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 32, 4096, 16384, 1 << 18
@@ -54,19 +54,25 @@ def call(name: str, result: int, *details: bytes) -> int:
 def main() -> None:
     control = _socket.socket(fileno=int(sys.argv[2]))
     call("prctl", _libc.prctl(PR_PDEATHSIG, ctypes.c_ulong(SIGKILL), 0, 0, 0))
-    _libc.signal(SIGCHLD, ctypes.c_void_p(SIG_IGN))  # nobody waits for the children
     os.chdir("/")
+    children: set[int] = set()
     while True:
         word, ancillary, _, _ = control.recvmsg(1, _socket.CMSG_SPACE(8))
+        children -= {child for child in children if os.waitpid(child, os.WNOHANG)[0]}
         if not word:
-            return
+            break
         namespace, orders = array.array("i", ancillary[0][2])
-        if not os.fork():
+        child = os.fork()
+        if not child:
             control.close()
             serve(namespace, _socket.socket(fileno=orders))
             os._exit(0)
+        children.add(child)
         os.close(namespace)
         os.close(orders)
+    for child in children:
+        os.kill(child, SIGKILL)
+        os.waitpid(child, 0)
 
 
 def serve(namespace: int, orders: _socket.socket) -> None:

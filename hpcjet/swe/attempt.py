@@ -2,6 +2,7 @@
 
 import logging
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,7 +16,7 @@ from hpcjet.engine.endpoint import Endpoint
 from hpcjet.engine.session import session_id
 from hpcjet.errors import HpcjetError, SandboxError, StoreError, TaskError
 from hpcjet.rundir import Artifacts, RunDir, atomic_write
-from hpcjet.sandbox import Limits, Sandbox, SandboxSpec, View, open_sandbox
+from hpcjet.sandbox import Limits, ReadySandboxes, Sandbox, SandboxSpec, View, open_sandbox
 from hpcjet.swe.janitor import Janitor
 from hpcjet.swe.record import Record
 from hpcjet.swe.scaffold import Outcome, ScaffoldSettings, get_scaffold
@@ -76,10 +77,13 @@ class Job:
 
 
 class Attempter:
-    """Makes attempts, from any number of threads."""
+    """Makes attempts, from any number of threads. `num_ready`: sandboxes kept open for the next ones."""
 
-    def __init__(self, settings: AttemptSettings) -> None:
+    def __init__(self, settings: AttemptSettings, *, num_ready: int = 0) -> None:
         self._settings = settings
+        self._num_ready = num_ready
+        self._ready: ReadySandboxes | None = None
+        self._starting = threading.Lock()
         self._scaffold = get_scaffold(settings.scaffold, settings.scaffold_settings)
         self._janitor = Janitor()
 
@@ -145,7 +149,8 @@ class Attempter:
     ) -> tuple[Record, Diff | None]:
         """The record with what the agent did, and its change; None if there is nothing to judge."""
         with stage(seconds, "open"):
-            sandbox = open_sandbox(self._settings.sandbox, self._spec(tree, scratch / "agent"))
+            spec = self._spec(tree, scratch / "agent")
+            sandbox = open_sandbox(self._settings.sandbox, spec, ready=self._standing_ready(spec))
         with sandbox:
             with stage(seconds, "agent"):
                 outcome = self._run_scaffold(job, sandbox, files)
@@ -163,6 +168,14 @@ class Attempter:
                     return replace(record, verdict=error.verdict, failure=error.failure, detail=str(error)), None
                 atomic_write(files.patch, diff.patch)
         return replace(record, patch_bytes=len(diff.patch), edited_tests=diff.edited_tests), diff
+
+    def _standing_ready(self, spec: SandboxSpec) -> ReadySandboxes | None:
+        """Those like the first one of all attempts: their specs differ in what they show."""
+        with self._starting:
+            if self._ready is None and self._num_ready:
+                folder = self._settings.scratch / "ready"
+                self._ready = ReadySandboxes(self._settings.sandbox, spec, folder=folder, num=self._num_ready)
+            return self._ready
 
     def _run_scaffold(self, job: Job, sandbox: Sandbox, files: Artifacts) -> Outcome:
         return self._scaffold.run(

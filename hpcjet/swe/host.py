@@ -25,7 +25,9 @@ class AttemptHost:
     def __init__(self, settings: AttemptSettings) -> None:
         logging.basicConfig(level=logging.WARNING)
         self._sandbox = settings.sandbox
-        self._attempter = Attempter(replace(settings, scratch=_scratch_folder(settings.sandbox)))
+        self._attempter = Attempter(
+            replace(settings, scratch=_scratch_folder(settings.sandbox)), num_ready=settings.sandbox.ready
+        )
 
     def ready(self) -> tuple[str, str]:
         """(host name, how agents are isolated here). Raises SandboxError if they cannot be."""
