@@ -1,5 +1,6 @@
 """Making and removing the scratch folder of a sandbox."""
 
+import contextlib
 import fcntl
 import os
 import stat
@@ -43,7 +44,8 @@ def _lock(descriptor: int, scratch: Path) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder whatever the modes in it are. Follows no symbolic link; a path that is gone already is fine.
+    """Remove a folder whatever the modes in it are. Follows no symbolic link; a path that is gone already is fine,
+    and so is another process that removes it too.
 
     Overlayfs leaves an inner work folder of mode 000, and commands leave folders that their owner may not write, or
     that are thousands of levels deep.
@@ -85,4 +87,5 @@ def _remove(name: str, parent: int, *, depth: int, top: tuple[int, str], waiting
             _remove(entry, folder, depth=depth + 1, top=top, waiting=waiting)
     finally:
         os.close(folder)
-    os.rmdir(name, dir_fd=parent)
+    with contextlib.suppress(FileNotFoundError):
+        os.rmdir(name, dir_fd=parent)

@@ -164,8 +164,6 @@ def _discard(gone: Path) -> None:
     """Remove a folder that was put aside. What cannot be removed now, the next cleaning tries again."""
     try:
         remove_tree(gone)
-    except FileNotFoundError:  # another process is at it
-        pass
     except OSError as error:
         log.info("%s could not be removed yet: %s", gone, error)
 

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -205,3 +206,21 @@ def test_an_ordinary_user_removes_whatever_modes_are_left(place: Path) -> None:
     )  # fmt: skip
     as_ordinary(lambda: remove_tree(parent / "scratch"))
     assert list(parent.iterdir()) == []
+
+
+def test_two_may_remove_a_tree_at_once(place: Path) -> None:
+    make(place / "tree", {f"{number % 40}/{number % 7}/{number}": "" for number in range(2000)})
+    errors: list[BaseException] = []
+
+    def remove() -> None:
+        try:
+            remove_tree(place / "tree")
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=remove) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors and not (place / "tree").exists()
