@@ -1,17 +1,18 @@
 """Sandboxes as a library: opened where they are constructed, used in a `with` block."""
 
 import asyncio
+import functools
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from hpcjet.config.sandbox import SandboxConfig
 from hpcjet.errors import SandboxError
 from hpcjet.sandbox.detect import probe, scratch_base
 from hpcjet.sandbox.living import Living
-from hpcjet.sandbox.spec import Background, Completed, Limits, Mount, Network, SandboxSpec, View
+from hpcjet.sandbox.spec import Background, Limits, Mount, Network, SandboxSpec, View
 
 if TYPE_CHECKING:
     from hpcjet.sandbox.ready import ReadySandboxes
@@ -64,6 +65,30 @@ class Sandbox(Living):
         super().__init__(found.runtime, spec, ready=ready)
 
 
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def _in_thread(
+    method: Callable[Concatenate[Sandbox, Arguments], Result],
+) -> Callable[Concatenate["AsyncSandbox", Arguments], Coroutine[Any, Any, Result]]:
+    """The same method for asyncio; callbacks are called in the thread."""
+
+    @functools.wraps(method)
+    async def call(self: "AsyncSandbox", /, *arguments: Arguments.args, **how: Arguments.kwargs) -> Result:
+        box = self.box
+        job = self._thread.submit(method, box, *arguments, **how)
+        try:
+            return await asyncio.wrap_future(job)
+        except asyncio.CancelledError:
+            while not job.done():  # the command may be on its way in
+                await asyncio.get_running_loop().run_in_executor(None, box.interrupt)
+                await asyncio.sleep(0.001)
+            raise
+
+    return call
+
+
 class AsyncSandbox:
     """The same for asyncio: `async with AsyncSandbox(tree) as box: await box.run("make", timeout_s=600)`.
 
@@ -86,39 +111,13 @@ class AsyncSandbox:
     def upper(self) -> Path | None:
         return self.box.upper
 
-    async def run(
-        self,
-        command: str,
-        *,
-        timeout_s: float,
-        cwd: str | None = None,
-        stdin: bytes = b"",
-        background: Background | None = None,
-        on_output: Callable[[bytes], object] | None = None,
-    ) -> Completed:
-        """See hpcjet.sandbox.spec.Sandbox.run; `on_output` is called in another thread."""
-        box = self.box
-        job = self._thread.submit(
-            box.run, command, timeout_s=timeout_s, cwd=cwd, stdin=stdin, background=background, on_output=on_output
-        )
-        try:
-            return await asyncio.wrap_future(job)
-        except asyncio.CancelledError:
-            while not job.done():  # the command may be on its way in
-                await asyncio.get_running_loop().run_in_executor(None, box.interrupt)
-                await asyncio.sleep(0.001)
-            raise
-
-    async def end_background(self) -> None:
-        await self._call(self.box.end_background)
+    run = _in_thread(Sandbox.run)
+    end_background = _in_thread(Sandbox.end_background)
 
     async def __aenter__(self) -> "AsyncSandbox":
         self._box = await asyncio.get_running_loop().run_in_executor(self._thread, self._open)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._call(self.box.close)
+        await asyncio.get_running_loop().run_in_executor(self._thread, self.box.close)
         self._thread.shutdown(wait=False)
-
-    async def _call(self, function: Callable[[], None]) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._thread, function)
