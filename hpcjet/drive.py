@@ -25,6 +25,7 @@ WORKLOADS = {
     "swe": "hpcjet.swe.workload:SweWorkload",
     "noop": "hpcjet.noop:NoopWorkload",
     "doctor": "hpcjet.doctor.workload:DoctorWorkload",
+    "serve": "hpcjet.serve.workload:ServeWorkload",
     **dict.fromkeys(("ray", "mpi", "torchrun"), "hpcjet.command.workload:CommandWorkload"),
 }
 """Experiment -> the class of its workload, imported when it is run."""

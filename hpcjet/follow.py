@@ -95,9 +95,10 @@ def _watch(run: RunDir, submission: Submission, console: Console) -> RunState:
 
 
 def _runs_a_program(run: RunDir) -> bool:
-    """Whether there will be an output, unlike for a workload of hpcjet's own."""
+    """Whether there will be an output, unlike for most workloads of hpcjet's own."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return "command" in json.loads(run.plan.read_text())["config"]["exp"]
+        plan = json.loads(run.plan.read_text())
+        return plan["exp"] == "serve" or "command" in plan["config"]["exp"]
     return False
 
 

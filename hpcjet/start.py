@@ -20,9 +20,9 @@ from hpcjet.config.cluster import LocalConfig, SlurmConfig
 from hpcjet.config.command import CommandConfig
 from hpcjet.config.engine import ServedConfig
 from hpcjet.config.exp import SweConfig
-from hpcjet.config.serve import ServeConfig
 from hpcjet.config.plain import to_dict
 from hpcjet.config.root import LaunchConfig, SnapshotKind, kind_of
+from hpcjet.config.serve import ServeConfig
 from hpcjet.errors import BusyError, ConfigError, SubmitError
 from hpcjet.plan import Plan, make_plan, read_plan
 from hpcjet.preflight import become_lab_user, check_slurm, find_lab

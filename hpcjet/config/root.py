@@ -14,6 +14,7 @@ from hpcjet.config.doctor import DoctorConfig
 from hpcjet.config.engine import EngineConfig, OpenAIConfig, OracleConfig, SglangConfig, VllmConfig
 from hpcjet.config.exp import ExpConfig, NoopConfig, SweConfig
 from hpcjet.config.sandbox import SandboxConfig
+from hpcjet.config.serve import ServeConfig
 from hpcjet.config.sweep import SweepConfig
 
 
@@ -68,6 +69,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "ray": RayConfig,
         "mpi": MpiConfig,
         "torchrun": TorchrunConfig,
+        "serve": ServeConfig,
         "noop": NoopConfig,
         "doctor": DoctorConfig,
     },

@@ -11,12 +11,15 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from hpcjet.cluster.lifeline import Hub
 from hpcjet.cluster.members import HELLO
 from hpcjet.config.engine import ServedConfig
 from hpcjet.engine.endpoint import Endpoint
 from hpcjet.engine.gateway import Gateway, Limits, Recording
+from hpcjet.engine.gateway.keys import SHARED
+from hpcjet.engine.gauges import Gauges
 from hpcjet.engine.members import Member, PoolMembers
 from hpcjet.engine.router import Router
 from hpcjet.engine.run_keys import engine_key, gateway_secret
@@ -31,6 +34,7 @@ STRAGGLERS_S = 20.0
 ADD_S = 30.0
 _LISTEN_S = 0.2
 _STATUS_S = 1.0
+_LOOK_S = 2.0
 _CHECK_S = 60.0
 
 _log = logging.getLogger(__name__)
@@ -63,6 +67,9 @@ class Pool:
         self._problem = ""
         self._first_hello: float | None = None
         self._next_status = 0.0
+        self._gauges = Gauges()
+        self._loads: dict[str, dict[str, Any]] = {}
+        self._looking = threading.Thread(target=self._look, name="pool-gauges", daemon=True)
 
     def start(self) -> None:
         """Begin to listen for the nodes, and start router and gateway. Raises EngineError."""
@@ -73,6 +80,7 @@ class Pool:
         self._router.start()
         self._gateway.start()
         self._thread.start()
+        self._looking.start()
 
     def wait_ready(self, *, deadline: float) -> None:
         """Until one replica has answered a request through the whole path."""
@@ -87,6 +95,14 @@ class Pool:
     def endpoint(self, session: str, *, valid_s: float) -> Endpoint:
         label = f"{self._config.name} ({kind(self._config)})"
         return self._gateway.endpoint(session, model=self._config.name, valid_s=valid_s, label=label)
+
+    def open_endpoint(self, *, valid_s: float) -> Endpoint:
+        """For many clients: each conversation that names itself by X-Session-ID stays on its replica."""
+        return self.endpoint(SHARED, valid_s=valid_s)
+
+    def metrics_key(self, *, valid_s: float) -> str:
+        """The key with which Prometheus may read GET /metrics, and nothing else."""
+        return self._gateway.metrics_key(valid_s=valid_s)
 
     def check(self) -> None:
         if self._problem:
@@ -202,6 +218,16 @@ class Pool:
             f"logs: {self._run.path / 'logs'}"
         )
 
+    def _look(self) -> None:
+        """What the replicas are doing, beside all else: one that hangs must not hold up the others."""
+        key = engine_key(self._run)
+        while not self._ending.wait(_LOOK_S):
+            for member in list(self._members.replicas.values()):
+                if member.serves:
+                    self._loads[member.url] = self._gauges.look(member.url, api_key=key)
+                else:
+                    self._loads.pop(member.url, None)
+
     def _write_status(self) -> None:
         if time.monotonic() < self._next_status:
             return
@@ -210,7 +236,7 @@ class Pool:
             {
                 "name": each.place.name, "hosts": [share.host for share in each.place.shares], "url": each.url,
                 "state": each.state.value, "routed": self._routed.get(number, False), "restarts": each.restarts,
-                "reason": each.reason, "since": each.since,
+                "reason": each.reason, "since": each.since, **self._loads.get(each.url, {}),
             }
             for number, each in self._members.replicas.items()
         ]  # fmt: skip

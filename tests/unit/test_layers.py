@@ -20,7 +20,7 @@ LAYERS = [
     {"cluster"},
     {"tasks"},
     {"engine", "learner"},
-    {"workload", "noop", "command", "doctor", "swe", "swarm"},
+    {"workload", "noop", "command", "doctor", "serve", "swe", "swarm"},
     {"drive", "lab"},
     {"preflight", "provenance", "snapshot", "start", "live", "follow", "dryrun", "outcome", "timeline"},
     {"sweep"},

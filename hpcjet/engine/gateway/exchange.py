@@ -5,6 +5,7 @@ import logging
 import random
 import secrets
 import time
+from collections import OrderedDict
 from collections.abc import Coroutine
 from typing import Any
 from urllib.parse import quote
@@ -29,7 +30,9 @@ REPLICA_HEADER = "X-Replica"
 VERSION_HEADER = "X-Model-Version"
 """...which weights it has. The client gets both."""
 CALL_HEADER = "X-Hpcjet-Call"
+UNKNOWN = "unknown"
 _PATH = "/v1/chat/completions"
+_REMEMBERED = 65_536
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +44,17 @@ class Shared:
         self.limits, self.recording = settings.limits, settings.recording
         self.upstream, self.recorder, self.metrics = upstream, recorder, metrics
         self._tasks: set[asyncio.Task[None]] = set()
+        self._homes: OrderedDict[str, str] = OrderedDict()
+
+    def home(self, attempt: str) -> str:
+        """The replica that answered an attempt last, where the router keeps it."""
+        return self._homes.get(attempt, UNKNOWN)
+
+    def settle(self, attempt: str, replica: str) -> None:
+        self._homes[attempt] = replica or UNKNOWN
+        self._homes.move_to_end(attempt)
+        if len(self._homes) > _REMEMBERED:
+            self._homes.popitem(last=False)
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
         """Have something done that nobody waits for."""
@@ -55,11 +69,12 @@ class Shared:
 class Exchange:
     """One request of an attempt."""
 
-    def __init__(self, shared: Shared, attempt: str, body: dict[str, Any]) -> None:
+    def __init__(self, shared: Shared, attempt: str, body: dict[str, Any], *, session: str) -> None:
+        """`session`: the conversation, which stays on its replica; empty for none."""
         self._shared = shared
         self._body, self._asked = amend(body, shared.recording)
         # Quoted, as hpcjet's own client does it: a name may hold what no header may.
-        self._headers = {SESSION_HEADER: quote(attempt)}
+        self._headers = {SESSION_HEADER: quote(session)} if session else {}
         self._began = time.monotonic()
         self._deadline = self._began + shared.limits.total_s
         self._stream: web.StreamResponse | None = None
@@ -71,12 +86,14 @@ class Exchange:
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """The answer for the client, recorded. Raises Trouble if there is none."""
-        metrics = self._shared.metrics
-        metrics.in_flight += 1
+        metrics, attempt = self._shared.metrics, self._call.attempt
+        home = self._shared.home(attempt)
+        metrics.in_flight[home] += 1
         ended = "internal"
         try:
             response = await self._try_until_answered(request)
             ended = "ok"
+            self._shared.settle(attempt, self._call.replica)
             metrics.answered(replica=self._call.replica, usage=self._call.usage, seconds=time.monotonic() - self._began)
             return response
         except Trouble as trouble:
@@ -95,7 +112,7 @@ class Exchange:
             await self._record_failure(failed)
             raise failed from None
         finally:
-            metrics.in_flight -= 1
+            metrics.in_flight[home] -= 1
             metrics.ended[ended] += 1
 
     async def _try_until_answered(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -115,7 +132,9 @@ class Exchange:
 
     async def _try(self, request: web.BaseRequest, body: bytes) -> web.StreamResponse:
         upstream = self._shared.upstream
-        asking = upstream.ask("POST", _PATH, body=body, headers=self._headers, within_s=self._left_s())
+        asking = upstream.ask(
+            "POST", _PATH, body=body, headers=self._headers, within_s=self._left_s(), stream=self._asked.stream
+        )
         async with asking as response:
             self._call.replica = response.headers.get(REPLICA_HEADER, "")
             self._call.model_version = response.headers.get(VERSION_HEADER, "")

@@ -7,6 +7,8 @@ from urllib.parse import quote, unquote
 
 METRICS = "metrics"
 """The name under which a key for GET /metrics is made: attempt_key(secret, METRICS, expires)."""
+SHARED = "serve"
+"""The name under which many clients ask; each may name its conversation itself, by X-Session-ID."""
 _PREFIX = "hpcjet-"
 _ROOT = "/attempt/"
 

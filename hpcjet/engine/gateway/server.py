@@ -9,15 +9,17 @@ from aiohttp import web
 
 from hpcjet.engine.gateway.exchange import Exchange, Shared
 from hpcjet.engine.gateway.jsons import dumps, loads
-from hpcjet.engine.gateway.keys import METRICS, split_path, why_not
+from hpcjet.engine.gateway.keys import METRICS, SHARED, split_path, why_not
 from hpcjet.engine.gateway.metrics import TYPE, Metrics
 from hpcjet.engine.gateway.recorder import Recorder
 from hpcjet.engine.gateway.settings import GatewaySettings
 from hpcjet.engine.gateway.trouble import ERROR_HEADER, Trouble
 from hpcjet.engine.gateway.upstream import Upstream
 from hpcjet.engine.router import RouterWorker, read_workers
+from hpcjet.engine.session import SESSION_HEADER
 
 _LOOK_S = 5.0
+_LONGEST_SESSION = 200
 _STOP_S = 1.0
 
 
@@ -78,9 +80,10 @@ class GatewayServer:
             return await self._show_metrics()
         if rest == "/v1/chat/completions" and request.method == "POST":
             body = parsed(await request.read())
-            return await Exchange(self._shared, attempt, body).answer(request)
+            session = session_of(attempt, request.headers)
+            return await Exchange(self._shared, attempt, body, session=session).answer(request)
         if rest == "/v1/models" and request.method == "GET":
-            async with self._upstream.ask("GET", "/v1/models", body=None, headers={}, within_s=_LOOK_S) as response:
+            async with self._upstream.ask("GET", "/v1/models", within_s=_LOOK_S) as response:
                 data = await self._upstream.whole(response)
             return web.Response(body=data, content_type="application/json")
         raise Trouble("refused", 404, "There are /v1/chat/completions (POST) and /v1/models (GET).")
@@ -96,7 +99,7 @@ class GatewayServer:
 
     async def _workers(self) -> list[RouterWorker]:
         try:
-            async with self._upstream.ask("GET", "/workers", body=None, headers={}, within_s=_LOOK_S) as response:
+            async with self._upstream.ask("GET", "/workers", within_s=_LOOK_S) as response:
                 return read_workers(loads(await self._upstream.whole(response)))
         except (Trouble, ValueError):
             return []
@@ -111,6 +114,14 @@ def parsed(raw: bytes) -> dict[str, Any]:
     if not isinstance(body, dict) or not isinstance(body.get("messages"), list) or not body["messages"]:
         raise Trouble("refused", 400, "The body must be an object with a list of messages.")
     return body
+
+
+def session_of(attempt: str, headers: Mapping[str, str]) -> str:
+    """The conversation of a request: an attempt is one, of many clients each may name its own."""
+    if attempt != SHARED:
+        return attempt
+    own = headers.get(SESSION_HEADER, "")
+    return f"{SHARED}~{own[:_LONGEST_SESSION]}" if own else ""
 
 
 def bearer(headers: Mapping[str, str]) -> str:

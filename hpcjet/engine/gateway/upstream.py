@@ -31,14 +31,23 @@ class Upstream:
 
     @asynccontextmanager
     async def ask(
-        self, method: str, path: str, *, body: bytes | None, headers: Mapping[str, str], within_s: float
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        within_s: float,
+        stream: bool = False,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """The head of a 200 answer; leaving the block early hangs up. Raises Trouble, also for what the block raises
         when the connection breaks."""
-        sent = {"Content-Type": "application/json", **headers}
+        sent = {"Content-Type": "application/json", **(headers or {})}
         if self._key:
             sent["Authorization"] = f"Bearer {self._key}"
-        timeout = aiohttp.ClientTimeout(total=min(within_s, self._limits.try_s), sock_connect=self._limits.connect_s)
+        try_s, connect_s = min(within_s, self._limits.try_s), self._limits.connect_s
+        # A stream may go on for longer than a try, once it has begun.
+        timeout = aiohttp.ClientTimeout(total=within_s if stream else try_s, sock_read=try_s, sock_connect=connect_s)
         try:
             async with self._session.request(
                 method, self._base + path, data=body, headers=sent, timeout=timeout, allow_redirects=False

@@ -1,0 +1,1 @@
+"""exp=serve: a model behind one address, for as long as the job lasts."""
