@@ -66,7 +66,6 @@ class RouterWorker:
 
     url: str
     healthy: bool
-    in_flight: int
 
 
 class Router:
@@ -209,7 +208,7 @@ def read_workers(data: Any) -> list[RouterWorker]:
     """From the router's answer to GET /workers."""
     found = data.get("workers") if isinstance(data, dict) else None
     return [
-        RouterWorker(str(each.get("url")), bool(each.get("is_healthy")), int(each.get("load") or 0))
+        RouterWorker(str(each.get("url")), bool(each.get("is_healthy")))
         for each in found or []
         if isinstance(each, dict)
     ]

@@ -31,7 +31,11 @@ def main() -> int:
     arguments = RouterArgs(**given)
     # A parameter of the router itself that its own command line forgot.
     vars(arguments)["api_key_validation_urls"] = validation
-    Router.from_args(arguments).start()
+    try:
+        Router.from_args(arguments).start()
+    except ValueError as error:
+        print(f"vllm-router refuses these options: {error}", file=sys.stderr)
+        return WRONG_OPTIONS
     return 0
 
 

@@ -26,7 +26,7 @@ def talk(dice: random.Random, *, attempt: str, turns: int) -> list[Call]:
     ids, found = [1, 2, 3], []
     for turn in range(turns):
         messages.append({"role": "user", "content": f"turn {turn}"})
-        ids = ids + [dice.randrange(2**40) for _ in range(dice.randrange(4))]
+        ids = ids + [dice.randrange(2**31) for _ in range(dice.randrange(4))]
         if dice.random() < 0.2:
             messages = [*messages[: dice.randrange(len(messages))], {"role": "user", "content": "again"}]
             ids = ids[: dice.randrange(1, len(ids) + 1)]
@@ -137,13 +137,15 @@ def _full(_: int) -> None:
 def test_metrics_are_prometheus_text() -> None:
     metrics = Metrics()
     metrics.ended.update(["ok", "ok", "context"])
+    metrics.in_flight["r2"] += 4
     metrics.answered(replica='r"1', usage={"prompt_tokens": 7, "completion_tokens": 3}, seconds=0.2)
     metrics.answered(replica="r2", usage=None, seconds=1000)
-    text = metrics.text([RouterWorker("http://h:1", True, 4)], {"record_bytes_total": 10})
+    text = metrics.text([RouterWorker("http://h:1", True)], {"record_bytes_total": 10})
     lines = text.splitlines()
     assert 'hpcjet_gateway_requests_total{class="ok"} 2' in lines
     assert 'hpcjet_gateway_replica_answers_total{replica="r\\"1"} 1' in lines
-    assert 'hpcjet_gateway_replica_in_flight{replica="http://h:1"} 4' in lines
+    assert 'hpcjet_gateway_replica_in_flight{replica="r2"} 4' in lines and "hpcjet_gateway_in_flight 4" in lines
+    assert 'hpcjet_gateway_replica_healthy{url="http://h:1"} 1' in lines
     assert 'hpcjet_gateway_request_seconds_bucket{le="0.25"} 1' in lines
     assert 'hpcjet_gateway_request_seconds_bucket{le="+Inf"} 2' in lines
     assert 'hpcjet_gateway_tokens_total{kind="prompt"} 7' in lines

@@ -17,6 +17,9 @@ from hpcjet.engine.gateway.jsons import dumps, loads
 
 SUFFIX = ".jsonl"
 _REMEMBERED_BYTES = 128 * 1024**2
+"""Room for the conversations of 1,000 agents with 32,000 tokens each."""
+_REMEMBERED = 4096
+"""Attempts."""
 _DIGEST_BYTES = 16
 
 _log = logging.getLogger(__name__)
@@ -81,12 +84,12 @@ class Encoder:
                 del values["params"]
         ids = before.ids if before else b""
         if call.prompt_ids is not None:
-            prompt = array("q", call.prompt_ids).tobytes()
+            prompt = array("i", call.prompt_ids).tobytes()
             if before:
-                kept = _common(before.ids, prompt) // 8
+                kept = _common(before.ids, prompt) // 4
                 values |= {"prompt_kept": kept, "prompt_ids": call.prompt_ids[kept:]}
             first = call.choices[0].get("ids") if call.choices else None
-            ids = prompt + array("q", first or ()).tobytes()
+            ids = prompt + array("i", first or ()).tobytes()
         self._remember(call.attempt, _Before(call.id, params, digests, ids))
         return dumps(values) + b"\n"
 
@@ -94,7 +97,7 @@ class Encoder:
         old = self._before.pop(attempt, None)
         self._size += now.size() - (old.size() if old else 0)
         self._before[attempt] = now
-        while self._size > _REMEMBERED_BYTES and len(self._before) > 1:
+        while len(self._before) > 1 and (self._size > _REMEMBERED_BYTES or len(self._before) > _REMEMBERED):
             _, gone = self._before.popitem(last=False)
             self._size -= gone.size()
 

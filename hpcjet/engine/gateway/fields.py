@@ -8,6 +8,7 @@ from typing import Any
 from hpcjet.engine.gateway.trouble import Trouble
 
 _NUMBERS = (float, int)
+_LARGEST = 2**31
 
 
 class Recording(Enum):
@@ -102,7 +103,7 @@ def _taken_choice(choice: Mapping[str, Any], recording: Recording) -> dict[str, 
 
 
 def _ids(value: Any, name: str) -> list[int]:
-    if not isinstance(value, list) or not all(type(each) is int for each in value):
+    if not isinstance(value, list) or not all(type(each) is int and 0 <= each < _LARGEST for each in value):
         raise _unrecorded(name)
     return value
 

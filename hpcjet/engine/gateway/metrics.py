@@ -40,7 +40,8 @@ class Metrics:
         self.retried: Counter[str] = Counter()
         self.replicas: Counter[str] = Counter()
         self.tokens: Counter[str] = Counter()
-        self.in_flight = 0
+        self.in_flight: Counter[str] = Counter()
+        """By the replica that answered the attempt last: the router tells where a request went when it is answered."""
         self.seconds = Histogram()
         self.first_byte = Histogram()
 
@@ -65,13 +66,14 @@ class Metrics:
             *_head("first_byte_seconds", "Seconds until a stream began.", "histogram"),
             *self.first_byte.lines("hpcjet_gateway_first_byte_seconds"),
             *_head("in_flight", "Requests under way.", "gauge"),
-            f"hpcjet_gateway_in_flight {self.in_flight}",
+            f"hpcjet_gateway_in_flight {self.in_flight.total()}",
+            *_head(
+                "replica_in_flight", "Requests under way, by the replica that answered their attempt last.", "gauge"
+            ),
+            *(f"hpcjet_gateway_replica_in_flight{_label('replica', each)} {n}" for each, n in self.in_flight.items()),
+            *_head("replica_healthy", "Whether the router sends requests to a replica, by its address.", "gauge"),
+            *(f"hpcjet_gateway_replica_healthy{_label('url', each.url)} {int(each.healthy)}" for each in workers),
         ]
-        found = list(workers)
-        for name, what in (("in_flight", "Requests under way"), ("healthy", "Whether the router sends it requests")):
-            lines += _head(f"replica_{name}", f"{what}, by replica, as the router sees it.", "gauge")
-            value = {worker.url: worker.in_flight if name == "in_flight" else int(worker.healthy) for worker in found}
-            lines += [f"hpcjet_gateway_replica_{name}{_label('replica', url)} {each}" for url, each in value.items()]
         for name, number in extra.items():
             lines += [*_head(name, name.replace("_", " ") + ".", "counter"), f"hpcjet_gateway_{name} {number:g}"]
         return "\n".join(lines) + "\n"
