@@ -10,6 +10,7 @@ from rich.console import Console
 
 from hpcjet.cluster.events import Event, read_events
 from hpcjet.cluster.state import RunState, read_state
+from hpcjet.console.replicas import print_replicas, read_replicas
 from hpcjet.errors import ConfigError
 from hpcjet.follow import read_progress, state_text
 from hpcjet.plan import Plan
@@ -58,6 +59,7 @@ def as_json(status: Status) -> str:
         "nodes": _nodes(job) or None,
         "time_left_s": _left_s(status, time.time()),
         "progress": read_progress(status.run),
+        "engine": read_replicas(status.run),
     }
     return json.dumps(facts, indent=2, default=str)
 
@@ -67,6 +69,7 @@ def print_status(status: Status, console: Console) -> None:
     print(state_text(status.run, status.submission, status.state, status.job))
     if facts := _job_line(status):
         print(facts)
+    print_replicas(status.run, console)
     _print_timeline(status, console)
 
 
