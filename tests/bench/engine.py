@@ -62,6 +62,15 @@ def ways(found: Scene, count: int, data: bytes) -> dict[str, list[Target]]:
     return targets
 
 
+def sync_counters(found: Scene) -> tuple[float, float]:
+    """How often the records were synced so far, and how long that took."""
+    lines = dict(line.rsplit(" ", 1) for line in found.gateway.metrics().splitlines() if not line.startswith("#"))
+    return (
+        float(lines["hpcjet_gateway_record_syncs_total"]),
+        float(lines["hpcjet_gateway_record_sync_seconds_total"]),
+    )
+
+
 def bench_stub(given: argparse.Namespace) -> None:
     data = body(size=given.bytes)
     with tempfile.TemporaryDirectory(dir=given.scratch) as folder:
@@ -71,10 +80,12 @@ def bench_stub(given: argparse.Namespace) -> None:
                 for name, targets in ways(found, count, data).items():
                     run(targets, 1)
                     before = {part: cpu_s(pid) for part, pid in parts.items() if pid}
+                    syncs = sync_counters(found)
                     mine = time.process_time()
                     result = run(targets, given.seconds)
                     mine = time.process_time() - mine
                     done = max(1, result.statuses[200])
+                    count_, seconds_ = (after - then for after, then in zip(sync_counters(found), syncs, strict=True))
                     used = {
                         f"{part}_cpu_ms": 1000 * (cpu_s(pid) - before[part]) / done
                         for part, pid in parts.items()
@@ -84,6 +95,7 @@ def bench_stub(given: argparse.Namespace) -> None:
                         way=name, connections=count, body_bytes=len(data), record=given.record, per_s=result.rate,
                         p50_ms=result.quantile_ms(0.5), p95_ms=result.quantile_ms(0.95),
                         statuses=dict(result.statuses), load_cpu_ms=1000 * mine / done, **used,
+                        sync_ms=1000 * seconds_ / max(1, count_), calls_per_sync=done / max(1, count_),
                         load_average=os.getloadavg()[0],
                     )  # fmt: skip
 

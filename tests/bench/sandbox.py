@@ -2,6 +2,11 @@
 environment and bare bubblewrap, which start a new sandbox for each command, and no sandbox at all.
 
     python tests/bench/sandbox.py [--at 1 8 64] [--rounds 5] [--kind bwrap userns process] [--idle 1000] [--bwrap PATH]
+    python tests/bench/sandbox.py --peers DIR [--tree DIR] [--tree-file NAME] [--only commands openings idle batches]
+
+The second form runs everything beside the peers' scripts in DIR (`sandboxes.py`, `batch.py`), and ends with a table:
+later commands, opening a sandbox on a tree (openings.py), 1,000 idle ones, a batch (batches.py). `--tree` is a built
+source tree that user 60999 may read; without it one of 500 small files is made.
 
 Prints one JSON object per line; times in milliseconds, CPU in milliseconds per command, or per sandbox with its ten
 commands (in the line of its close). `of_mini`: a later command as a part of mini-swe-agent's. `idle`: memory of open
@@ -30,6 +35,8 @@ from hpcjet.sandbox.bwrap import BwrapBackend, system_links
 from hpcjet.sandbox.options import Layout, render_options
 
 COMMANDS = 10
+PARTS = ["commands", "openings", "idle", "batches"]
+_rows: list[dict[str, object]] = []
 
 
 def main() -> None:
@@ -39,8 +46,15 @@ def main() -> None:
     parser.add_argument("--kind", nargs="+", default=["bwrap"], choices=["bwrap", "userns", "process"])
     parser.add_argument("--idle", type=int, default=0, metavar="N", help="open N sandboxes and count their memory")
     parser.add_argument("--bwrap", type=Path)
+    parser.add_argument("--peers", type=Path, metavar="DIR", help="the peers' scripts: run everything beside them")
+    parser.add_argument("--tree", type=Path, help="with --peers: a built source tree")
+    parser.add_argument("--tree-file", default="configure", help="a file at its top")
+    parser.add_argument("--only", nargs="+", default=PARTS, choices=PARTS, help="with --peers")
     arguments = parser.parse_args()
     become_ordinary()
+    if arguments.peers:
+        beside_peers(arguments)
+        return
     configs = {
         kind: SandboxConfig(kind=SandboxKind(kind), bwrap=arguments.bwrap if kind == "bwrap" else None)
         for kind in arguments.kind
@@ -58,6 +72,47 @@ def main() -> None:
         for kind, config in configs.items():
             if arguments.idle:
                 idle(kind, config, base, num=arguments.idle)
+
+
+def beside_peers(arguments: argparse.Namespace) -> None:
+    """Everything in one run, and a table of it."""
+    from batches import measure_batches
+    from openings import measure_openings
+
+    config = SandboxConfig()
+    show_probe(config)
+    with tempfile.TemporaryDirectory() as name:
+        base = Path(name)
+        os.environ.update(MSWEA_SILENT_STARTUP="1", MSWEA_GLOBAL_CONFIG_DIR=name, LITELLM_LOCAL_MODEL_COST_MAP="True")
+        make_tree(base / "tree")
+        tree, file = (arguments.tree, arguments.tree_file) if arguments.tree else (base / "tree", "package0")
+        say({"what": "machine", "cores": os.cpu_count(), "load": os.getloadavg()[0]})
+        for num in arguments.at if "commands" in arguments.only else []:
+            side_by_side({"bwrap": config}, base, num=num, rounds=max(arguments.rounds, 20 // num))
+        if "openings" in arguments.only:
+            measure_openings(base, tree, file, peers=arguments.peers, at=arguments.at, rounds=arguments.rounds, say=say)
+        if "idle" in arguments.only:
+            idle("bwrap", config, base, num=arguments.idle or 1000)
+        if "batches" in arguments.only:
+            measure_batches(
+                base, tree, peers=arguments.peers, tasks=200, steps=10, rounds=min(3, arguments.rounds), say=say
+            )
+        say({"what": "machine", "cores": os.cpu_count(), "load": os.getloadavg()[0]})
+    print_table(_rows)
+
+
+def say(row: dict[str, object]) -> None:
+    _rows.append(row)
+    print(json.dumps(row), flush=True)
+
+
+def print_table(rows: list[dict[str, object]]) -> None:
+    """What was measured, one line each: what and how, then the figures."""
+    print()
+    for row in rows:
+        left = " ".join(str(row[key]) for key in ("what", "step", "way", "how") if key in row)
+        right = "  ".join(f"{key} {value}" for key, value in row.items() if key not in ("what", "step", "way", "how"))
+        print(f"{left:48} {right}")
 
 
 def show_probe(config: SandboxConfig) -> None:
@@ -138,7 +193,7 @@ def idle(kind: str, config: SandboxConfig, base: Path, *, num: int) -> None:
     }
     row |= {"kernel_kb": round((after["kernel"] - before["kernel"]) / num)}
     row |= {"watch_cpu_percent": round((cpu_s() - cpu) / 5 * 100, 1)}
-    print(json.dumps(row), flush=True)
+    say(row)
     for box in boxes:
         box.close()
 
@@ -238,7 +293,7 @@ def report(how: str, step: str, num: int, times: list[float], cpu: float | None,
     row |= more
     if cpu is not None:
         row["cpu_ms"] = round(cpu * 1e3, 2)
-    print(json.dumps(row), flush=True)
+    say(row)
 
 
 if __name__ == "__main__":
