@@ -256,6 +256,9 @@ class VllmConfig(ServedConfig):
 class SglangConfig(ServedConfig):
     """SGLang (`python -m sglang.launch_server`) on the nodes of the run."""
 
+    gpu_memory_utilization: float = 0.85
+    """Part of each GPU's memory for weights and KV cache, above 0 to 1; SGLang takes more beside it."""
+
 
 _SERVED_LOWEST = {
     "tensor_parallel": 1,

@@ -66,16 +66,21 @@ def _check_record(answer: Any, record: Recording) -> None:
         return
     choices = answer.get("choices") if isinstance(answer, dict) else None
     choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
-    extra = answer.get("sglext") if isinstance(answer, dict) else None
-    if not (choice.get("token_ids") or extra or choice.get("sglext")):
+    if not has_token_ids(answer, choice):
         raise EngineError(
             f"engine.record={record.value} needs token ids, and this engine returns none; use a version that does "
-            "(vLLM from 0.10.2), or set engine.record=text"
+            "(such as vLLM 0.32 or SGLang 0.5.23), or set engine.record=text"
         )
     if record is Recording.logprobs and not choice.get("logprobs"):
         raise EngineError(
             "engine.record=logprobs needs log-probabilities, and this engine returns none; set engine.record=tokens"
         )
+
+
+def has_token_ids(answer: Any, choice: Any) -> bool:
+    """Those of prompt and answer: vLLM and SGLang, asked in the same words, put them in different places."""
+    vllm = answer.get("prompt_token_ids") and choice.get("token_ids")
+    return bool(vllm or (choice.get("prompt_token_ids") and choice.get("response_token_ids")))
 
 
 def _advice(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hpcjet.config.engine import Recording, ServedConfig
+from hpcjet.config.engine import ServedConfig
 from hpcjet.engine.seat import Seat, common_environment, compile_cache
 
 MODULE = "sglang"
@@ -46,8 +46,6 @@ def options(config: ServedConfig, seat: Seat) -> list[str]:
     found += ["--disable-cuda-graph"] if config.enforce_eager else []
     found += ["--trust-remote-code"] if config.trust_remote_code else []
     found += ["--enable-metrics", "--enable-cache-report"]
-    if config.record is not Recording.text:
-        found += ["--return-input-ids", "--return-output-ids"]
     return [*found, *_several_nodes(seat), *config.extra_args]
 
 

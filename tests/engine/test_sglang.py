@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcjet.config.engine import Recording, SglangConfig
+from hpcjet.config.engine import SglangConfig
 from hpcjet.engine import sglang
 from hpcjet.engine.seat import Seat
 from hpcjet.paths import cache_dir
@@ -78,7 +78,6 @@ def test_every_key_arrives(package: Path, vllm_python: Path, tmp_path: Path) -> 
         chat_template=Path("/t/chat.jinja"),
         enforce_eager=True,
         trust_remote_code=True,
-        record=Recording.tokens,
         extra_args=["--log-level", "debug"],
     )
     answer = parsed(package, vllm_python, tmp_path, config, num_nodes=2, rank=1, leader="h", leader_port=5)
@@ -102,8 +101,6 @@ def test_every_key_arrives(package: Path, vllm_python: Path, tmp_path: Path) -> 
         "trust_remote_code": True,
         "enable_metrics": True,
         "enable_cache_report": True,
-        "return_input_ids": True,
-        "return_output_ids": True,
         "nnodes": 2,
         "node_rank": 1,
         "dist_init_addr": "h:5",

@@ -41,7 +41,7 @@ class Handler(BaseHTTPRequestHandler):
         choice = {"message": {"content": "OK"}, "token_ids": [1, 2], "logprobs": {"content": []}}
         if "noids" in words:
             choice.pop("token_ids")
-        return 200, json.dumps({"choices": [choice]}).encode()
+        return 200, json.dumps({"prompt_token_ids": [3], "choices": [choice]}).encode()
 
     def _stall(self, word: str) -> None:
         while (folder / word).exists():
