@@ -2,8 +2,8 @@
 
     python tests/bench/trees.py [--tasks 3]
 
-Prints JSON lines, in seconds and MiB. The trees are CPython's, of the default task set; the first takes minutes. As root,
-copies are also tried on btrfs and XFS, mounted from files, where their mkfs is there.
+Prints JSON lines, in seconds and MiB. The trees are CPython's, of the default task set; the first takes minutes.
+As root, copies are also tried on btrfs and XFS, mounted from files, where their mkfs is there.
 """
 
 import argparse
