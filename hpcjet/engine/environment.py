@@ -20,6 +20,8 @@ _LEFT_OUT = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "__PYVE
 """They name hpcjet's own Python."""
 _LEFT_OUT_BEGIN = ("RAY_", "HPCJET_")
 """An engine is no part of the run's Ray, and needs none of the run's secrets."""
+_INTO_IMAGE = ("NCCL_", "RCCL_", "GLOO_", "UCX_", "FI_", "CUDA_", "HIP_", "ROCR_", "VLLM_", "SGLANG_")
+"""Of the node's variables an image sees these alone: of its networks and GPUs, and the engines' own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +56,8 @@ class Environment:
         if self.image is not None:
             argv = [*self._container(binds), *argv]
             # Through cleanenv, and not in the command line, which everyone on the node can read.
-            changes = {f"{self.container.upper()}ENV_{key}": value for key, value in changes.items()}
+            seen = {key: value for key, value in kept.items() if key.startswith(_INTO_IMAGE)} | dict(changes)
+            changes = {f"{self.container.upper()}ENV_{key}": value for key, value in seen.items()}
         elif self.modules:
             argv = ["bash", "--login", "-c", _module_script(self.modules), "bash", *argv]
         return Command(argv=tuple(argv), env={**kept, **changes})

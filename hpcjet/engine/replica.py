@@ -253,6 +253,7 @@ class Replica:
             healthy = self._status(endpoint) == 200
             if healthy and pulse is not None and time.monotonic() >= pulse_at:
                 if not pulse.beats(timeout_s=allowed_s):
+                    self._stopping.wait(_GLANCE_S)
                     return self._ended(child) or self._hangs("makes no tokens")
                 pulse_at = time.monotonic() + allowed_s / 2
             look_at = time.monotonic() + self._config.health_interval_s

@@ -17,7 +17,7 @@ from hpcjet.engine.fit import check_fit
 from hpcjet.engine.keyfile import write_key
 from hpcjet.engine.model import find_model, read_model
 from hpcjet.engine.replica import FINAL, Change, Replica, Service
-from hpcjet.engine.seat import Seat, compile_cache
+from hpcjet.engine.seat import Seat, compile_cache, starter
 from hpcjet.engine.spec import EngineSite
 from hpcjet.engine.stage import SHELF, staged_path
 from hpcjet.errors import ConfigError, EngineError
@@ -38,7 +38,7 @@ class ServedEngine:
         """Raises EngineError for what is wrong already before the engine starts."""
         try:
             service = self._service(find_devices())
-        except (ConfigError, EngineError) as error:
+        except (ConfigError, EngineError, OSError) as error:
             log = _noted(self._site.log, f"hpcjet did not start the engine: {error}")
             raise EngineError(f"{error}; log: {log}") from None
         self._replica = Replica(service, self._config, on_change=self._on_change)
@@ -120,6 +120,8 @@ class ServedEngine:
             rank=site.rank,
             leader=site.leader,
             leader_port=site.leader_port,
+            name=site.replica or site.name or kind(self._config),
+            pooled=bool(site.replica),
         )
 
     def _endpoint(self) -> Endpoint:
@@ -163,8 +165,9 @@ def _prepare(config: ServedConfig, seat: Seat) -> None:
     compile_cache(config, seat, kind(config)).mkdir(parents=True, exist_ok=True)
     if isinstance(config, SglangConfig):
         write_key(sglang.key_file(seat), seat.api_key)
-        sglang.starter(seat).parent.mkdir(exist_ok=True)
-        shutil.copy(sglang.STARTER, sglang.starter(seat))
+    source = _module(config).STARTER
+    starter(seat, source).parent.mkdir(exist_ok=True)
+    shutil.copy(source, starter(seat, source))
 
 
 def _check_memory(config: ServedConfig, model: Path, devices: Devices) -> None:

@@ -186,7 +186,8 @@ def test_an_image_sees_gpus_and_folders_and_the_key_only_through_variables(tmp_p
     with pytest.raises(EngineError, match="needs apptainer"):
         find_environment(config, on_gpu=True, env={"PATH": "/nowhere"})
     place = find_environment(config, on_gpu=True, env={"PATH": str(tmp_path)})
-    made = command(config, seat(tmp_path), place, base={})
+    made = command(config, seat(tmp_path), place, base={"NCCL_SOCKET_IFNAME": "hsn0", "OTHER": "1"})
+    assert made.env["APPTAINERENV_NCCL_SOCKET_IFNAME"] == "hsn0" and "APPTAINERENV_OTHER" not in made.env
     text = " ".join(made.argv)
     assert text.startswith("apptainer exec --nv --cleanenv --bind /models/M --bind")
     assert f" {image} python3 -m vllm.entrypoints.openai.api_server --model /models/M" in text

@@ -26,7 +26,7 @@ from hpcjet.errors import EngineError
 KEY = "sesame-0123"
 STUB = Path(__file__).with_name("engine_stub.py")
 QUICK = VllmConfig(
-    model="m", start_timeout_s=30, health_interval_s=0.1, health_timeout_s=1, max_restarts=1, record=Recording.tokens
+    model="m", start_timeout_s=30, health_interval_s=0.1, health_timeout_s=30, max_restarts=1, record=Recording.tokens
 )
 
 
@@ -125,7 +125,7 @@ def test_a_short_sickness_passes_and_a_long_one_is_a_hang(watched: Make) -> None
 
 
 def test_an_engine_whose_server_alone_is_alive_hangs(watched: Make) -> None:
-    one = watched()
+    one = watched(config=replace(QUICK, health_timeout_s=3))
     one.ready()
     (one.folder / "mute").touch()
     one.until("ready", "restarting", "starting")
