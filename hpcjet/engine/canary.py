@@ -7,6 +7,7 @@ from hpcjet.config.engine import Recording
 from hpcjet.engine.chat import error_text
 from hpcjet.engine.endpoint import Endpoint
 from hpcjet.engine.http import Late, Unanswered, request
+from hpcjet.engine.vllm_extension import PROBE_HEADER
 from hpcjet.errors import EngineError
 
 _BASH = {
@@ -34,6 +35,7 @@ def check_canary(endpoint: Endpoint, *, record: Recording, tools: bool, deadline
             f"{endpoint.base_url}/chat/completions",
             timeout_s=left,
             api_key=endpoint.api_key,
+            headers={PROBE_HEADER: "1"},
             body=canary(endpoint.model, record=record, tools=tools),
         )
         if answer.status == 200:

@@ -119,6 +119,7 @@ class Node:
             rank=order.rank,
             leader=order.leader,
             leader_port=order.leader_port,
+            replica=f"replica-{order.number}",
         )
 
 

@@ -32,6 +32,15 @@ class Seat:
     leader: str = ""
     """Of a replica over several nodes: the address where its parts find each other, and a port there."""
     leader_port: int = 0
+    name: str = ""
+    """Of the replica, as its answers tell it."""
+    pooled: bool = False
+    """Whether a pool decides when it begins to take requests of agents."""
+
+
+def starter(seat: Seat, source: Path) -> Path:
+    """Where a file of ours must be copied to before the start: an image sees that folder, and not hpcjet's."""
+    return seat.folder / "starter" / source.name
 
 
 def compile_cache(config: ServedConfig, seat: Seat, engine: str) -> Path:

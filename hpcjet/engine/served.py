@@ -15,7 +15,7 @@ from hpcjet.engine.endpoint import Endpoint
 from hpcjet.engine.environment import Command, Environment, check_module, find_environment
 from hpcjet.engine.fit import check_fit
 from hpcjet.engine.keyfile import write_key
-from hpcjet.engine.model import find_model, read_model
+from hpcjet.engine.model import find_model, read_model, weight_bytes
 from hpcjet.engine.replica import FINAL, Change, Replica, Service
 from hpcjet.engine.seat import Seat, compile_cache, starter
 from hpcjet.engine.spec import EngineSite
@@ -70,6 +70,7 @@ class ServedEngine:
     def _service(self, devices: Devices) -> Service:
         config, site = self._config, self._site
         model = find_model(config.model)
+        weight_bytes(model)  # a file that is missing or was cut short is told now, and not after minutes of loading
         seat = self._seat(staged_path(model, config.stage, private=site.folder.parent), devices)
         if seat.on_gpu:
             _check_memory(config, model, devices)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from hpcjet.config.engine import ServedConfig
-from hpcjet.engine.seat import Seat, common_environment, compile_cache
+from hpcjet.engine.seat import Seat, common_environment, compile_cache, starter
 
 MODULE = "sglang"
 LOADED = "sglang.launch_server"
@@ -14,12 +14,7 @@ STARTER = Path(__file__).with_name("keyed.py")
 
 def words(config: ServedConfig, seat: Seat) -> list[str]:
     """The words after `python`: our starter, copied into the seat's folder, with the key's file beside it."""
-    return [str(starter(seat)), str(key_file(seat)), LOADED, *options(config, seat)]
-
-
-def starter(seat: Seat) -> Path:
-    """Where STARTER must be copied to before the start: an image sees that folder, and not hpcjet's."""
-    return seat.folder / "starter" / STARTER.name
+    return [str(starter(seat, STARTER)), str(key_file(seat)), LOADED, *options(config, seat)]
 
 
 def key_file(seat: Seat) -> Path:

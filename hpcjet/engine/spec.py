@@ -33,6 +33,8 @@ class EngineSite:
     leader: str = ""
     """Of a spread replica: address and port on the node of rank 0 where its parts meet."""
     leader_port: int = 0
+    replica: str = ""
+    """What a pool calls the replica as a whole, and its answers tell; empty: there is no pool."""
 
 
 class Engine(Protocol):

@@ -1,11 +1,17 @@
 """vLLM's command line and environment. Options are those of its 0.1x to 0.32 series."""
 
+import os
+from pathlib import Path
+
 from hpcjet.config.engine import ServedConfig
-from hpcjet.engine.seat import Seat, common_environment, compile_cache, core_list
+from hpcjet.engine.seat import Seat, common_environment, compile_cache, core_list, starter
+from hpcjet.engine.vllm_extension import CLOSED_VARIABLE, REPLICA_VARIABLE
 
 MODULE = "vllm"
 LOADED = "vllm.entrypoints.openai.api_server"
 """Not the `vllm` program: builds for CPUs are distributed under another name, without which it refuses to start."""
+STARTER = Path(__file__).with_name("vllm_extension.py")
+"""Our part of vLLM's server, copied to the seat: an image sees that folder, and not hpcjet's."""
 COUNTERS = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
 
 
@@ -37,6 +43,7 @@ def options(config: ServedConfig, seat: Seat) -> list[str]:
     found += ["--trust-remote-code"] if config.trust_remote_code else []
     # What of a prompt was in the cache: it tells whether conversations stay on their replica.
     found += ["--enable-prompt-tokens-details", "--disable-uvicorn-access-log"]
+    found += ["--middleware", f"{STARTER.stem}.Extension"] if seat.rank == 0 else []
     return [*found, *_several_nodes(seat), *config.extra_args]
 
 
@@ -55,7 +62,14 @@ def environment(config: ServedConfig, seat: Seat) -> dict[str, str]:
     if not seat.on_gpu:
         changes["VLLM_CPU_KVCACHE_SPACE"] = str(config.cpu_kvcache_gb)
         changes["VLLM_CPU_OMP_THREADS_BIND"] = _threads(config, seat)
-    return {**changes, **config.env, "VLLM_API_KEY": seat.api_key}
+    return {**changes, **config.env, **_extension(config, seat), "VLLM_API_KEY": seat.api_key}
+
+
+def _extension(config: ServedConfig, seat: Seat) -> dict[str, str]:
+    """How the server finds our part of it, and what that must know."""
+    paths = [str(starter(seat, STARTER).parent), *filter(None, [config.env.get("PYTHONPATH")])]
+    changes = {"PYTHONPATH": os.pathsep.join(paths), REPLICA_VARIABLE: seat.name}
+    return {**changes, CLOSED_VARIABLE: "1"} if seat.pooled else changes
 
 
 def _several_nodes(seat: Seat) -> list[str]:

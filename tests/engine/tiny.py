@@ -1,6 +1,6 @@
 """A model small enough for any test: two random layers of Qwen2, a tokenizer of bytes trained here, a chat template.
 
-Run with the Python of an engine's environment: tiny.py FOLDER
+Run with the Python of an engine's environment: tiny.py FOLDER SEED
 """
 
 import json
@@ -24,13 +24,16 @@ TEMPLATE = (
 )
 
 
-def tiny_model(cache: Path, *, python: Path) -> Path:
-    """The folder of the model, made with `python` if it is not there yet; two that make it at once do no harm."""
-    folder = cache / f"tiny-qwen2-{VERSION}"
+def tiny_model(cache: Path, *, python: Path, seed: int = 0) -> Path:
+    """The folder of the model, made with `python` if it is not there yet; two that make it at once do no harm.
+
+    Models of different seeds have the same shapes and other weights.
+    """
+    folder = cache / (f"tiny-qwen2-{VERSION}" + (f"-seed{seed}" if seed else ""))
     if not (folder / "config.json").exists():
         draft = cache / f".{folder.name}.{os.getpid()}"
         cache.mkdir(parents=True, exist_ok=True)
-        subprocess.run([python, __file__, draft], check=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+        subprocess.run([python, __file__, draft, str(seed)], check=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
         try:
             draft.rename(folder)
         except OSError:  # another was first
@@ -38,7 +41,7 @@ def tiny_model(cache: Path, *, python: Path) -> Path:
     return folder
 
 
-def _write(folder: Path) -> None:
+def _write(folder: Path, seed: int) -> None:
     import torch  # type: ignore[import-not-found,unused-ignore]
     from tokenizers import ByteLevelBPETokenizer  # type: ignore[import-not-found,unused-ignore]
     from transformers import (  # type: ignore[import-not-found,unused-ignore]
@@ -55,7 +58,7 @@ def _write(folder: Path) -> None:
     )
     tokenizer.chat_template = TEMPLATE
     tokenizer.save_pretrained(folder)
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     config = Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=128,  # heads of 32: the smallest that vLLM takes on a CPU
@@ -74,4 +77,4 @@ def _write(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    _write(Path(sys.argv[1]))
+    _write(Path(sys.argv[1]), int(sys.argv[2]))
