@@ -67,6 +67,11 @@ class ServedEngine:
             self._replica.stop()
         sglang.key_file(self._seat(Path(), Devices())).unlink(missing_ok=True)
 
+    def restart(self, reason: str) -> None:
+        """End the engine and start it again, as if it had failed for this reason; nothing happens if it does not run."""
+        if self._replica is not None:
+            self._replica.restart(reason)
+
     def _service(self, devices: Devices) -> Service:
         config, site = self._config, self._site
         model = find_model(config.model)

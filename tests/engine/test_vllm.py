@@ -1,6 +1,7 @@
 """A real vLLM on the CPU as a replica: it answers, comes back when killed, and says why when it cannot start."""
 
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -166,7 +167,7 @@ def test_an_unknown_option_is_named(model: Path, tmp_path: Path) -> None:
 
 def test_a_model_of_an_unknown_kind_is_named(model: Path, tmp_path: Path) -> None:
     odd = tmp_path / "odd"
-    odd.mkdir()
+    shutil.copytree(model, odd)
     (odd / "config.json").write_text('{"architectures": ["NoSuchModel"], "model_type": "no_such_model"}')
     text = failing(config_of(odd), site_of(tmp_path))
     assert "model not supported" in text and "no_such_model" in text

@@ -95,6 +95,18 @@ def test_layers_with_a_window_and_a_language_part(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("kinds", "layers"),
+    [(["linear_attention"] * 3 + ["full_attention"], 1), (["mamba", "attention"], 2), ([], 4), (None, 4)],
+    ids=["linear", "unknown kinds", "empty", "none"],
+)
+def test_layers_that_keep_no_cache_are_left_out_where_they_are_named(
+    tmp_path: Path, kinds: list[str] | None, layers: int
+) -> None:
+    config = {**QWEN3_32B, "num_hidden_layers": len(kinds or "four"), "layer_types": kinds}
+    assert read_model(make(tmp_path / "m", config, 10)).layers == layers
+
+
+@pytest.mark.parametrize(
     ("dtype", "own", "size"),
     [
         ("auto", "bfloat16", 2),

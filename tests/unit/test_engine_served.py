@@ -111,6 +111,13 @@ def test_it_answers_keeps_its_key_to_itself_and_leaves_nothing(engine: ServedEng
     assert engine.replica is not None and engine.replica.change.state is ReplicaState.stopped
 
 
+def test_weights_that_were_cut_short_are_told_at_once(config: ServedConfig, site: EngineSite) -> None:
+    with (Path(config.model) / "model-0.safetensors").open("r+b") as file:
+        file.truncate(600)
+    with pytest.raises(EngineError, match=r"cut short.*log"):
+        ServedEngine(config, site).start()
+
+
 @pytest.mark.parametrize(
     ("settings", "parts"),
     [
