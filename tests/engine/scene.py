@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,14 +86,14 @@ def wait_until(true: Any, *, timeout_s: float = 20) -> None:
 
 @contextlib.contextmanager
 def scene(
-    folder: Path, *, replicas: int = 2, record: Recording = Recording.logprobs, limits: Limits | None = None,
-    settings: RouterSettings | None = None,
+    folder: Path, *, replicas: int = 2, stubs: Sequence[StubReplica] = (), record: Recording = Recording.logprobs,
+    limits: Limits | None = None, settings: RouterSettings | None = None, key: str = KEY,
 ) -> Iterator[Scene]:  # fmt: skip
     """Everything up and ready; all of it ended afterwards."""
-    stubs = [StubReplica(f"s{number}", folder) for number in range(replicas)]
-    router = Router(host=HOST, port=free_port(), api_key=KEY, log=folder / "router.log", settings=settings)
+    stubs = stubs or [StubReplica(f"s{number}", folder) for number in range(replicas)]
+    router = Router(host=HOST, port=free_port(), api_key=key, log=folder / "router.log", settings=settings)
     gateway = Gateway(
-        router.url, SECRET, folder / "records", record=record, host=HOST, port=free_port(), api_key=KEY,
+        router.url, SECRET, folder / "records", record=record, host=HOST, port=free_port(), api_key=key,
         log=folder / "gateway.log", limits=limits,
     )  # fmt: skip
     try:
@@ -106,7 +106,7 @@ def scene(
         for stub in stubs:
             router.add(stub.url, deadline=deadline)
         gateway.wait_ready(deadline=deadline)
-        yield Scene(stubs, router, gateway, folder / "records")
+        yield Scene(list(stubs), router, gateway, folder / "records")
     finally:
         gateway.stop()
         router.stop()

@@ -46,13 +46,13 @@ class Shared:
         self._tasks: set[asyncio.Task[None]] = set()
         self._homes: OrderedDict[str, str] = OrderedDict()
 
-    def home(self, attempt: str) -> str:
-        """The replica that answered an attempt last, where the router keeps it."""
-        return self._homes.get(attempt, UNKNOWN)
+    def home(self, session: str) -> str:
+        """The replica that answered a conversation last, where the router keeps it."""
+        return self._homes.get(session, UNKNOWN)
 
-    def settle(self, attempt: str, replica: str) -> None:
-        self._homes[attempt] = replica or UNKNOWN
-        self._homes.move_to_end(attempt)
+    def settle(self, session: str, replica: str) -> None:
+        self._homes[session] = replica or UNKNOWN
+        self._homes.move_to_end(session)
         if len(self._homes) > _REMEMBERED:
             self._homes.popitem(last=False)
 
@@ -75,6 +75,7 @@ class Exchange:
         self._body, self._asked = amend(body, shared.recording)
         # Quoted, as hpcjet's own client does it: a name may hold what no header may.
         self._headers = {SESSION_HEADER: quote(session)} if session else {}
+        self._session = session or attempt
         self._began = time.monotonic()
         self._deadline = self._began + shared.limits.total_s
         self._stream: web.StreamResponse | None = None
@@ -86,14 +87,14 @@ class Exchange:
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """The answer for the client, recorded. Raises Trouble if there is none."""
-        metrics, attempt = self._shared.metrics, self._call.attempt
-        home = self._shared.home(attempt)
+        metrics = self._shared.metrics
+        home = self._shared.home(self._session)
         metrics.in_flight[home] += 1
         ended = "internal"
         try:
             response = await self._try_until_answered(request)
             ended = "ok"
-            self._shared.settle(attempt, self._call.replica)
+            self._shared.settle(self._session, self._call.replica)
             metrics.answered(replica=self._call.replica, usage=self._call.usage, seconds=time.monotonic() - self._began)
             return response
         except Trouble as trouble:
@@ -110,6 +111,8 @@ class Exchange:
             _log.exception("a request of %s failed", self._call.attempt)
             failed = Trouble("internal", 500, f"the gateway failed: {type(error).__name__}")
             await self._record_failure(failed)
+            if self._stream is not None:
+                return await self._break_off(self._stream, failed)
             raise failed from None
         finally:
             metrics.in_flight[home] -= 1
