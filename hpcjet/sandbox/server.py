@@ -151,7 +151,8 @@ class Server:
             if not processes.children(pid):
                 processes.kill(pid)
             while processes.kill_below(pid) and self._process.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.0005)
+                # Where a keeper stands above, what is below it may fork faster than it is found.
+                _wait_for_end(pid, 0.005 if self._lifeline < 0 else 0.0005)
             if self._lifeline >= 0:  # the keeper: it would go by itself, but later
                 self._drop_lifeline()
                 processes.kill(pid)
@@ -169,6 +170,21 @@ class Server:
             self._drop_lifeline()
             os.close(self._requests)
             os.close(self.answers)
+
+
+def _wait_for_end(pid: int, timeout_s: float) -> None:
+    """Wait a little for the end of a child, without looking again and again."""
+    try:
+        watched = os.pidfd_open(pid)
+    except OSError:  # before Linux 5.3
+        time.sleep(0.0005)
+        return
+    try:
+        poll = select.poll()
+        poll.register(watched, select.POLLIN)
+        poll.poll(timeout_s * 1000)
+    finally:
+        os.close(watched)
 
 
 def _pipe(inner: contextlib.ExitStack) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 # ruff: noqa: F811 (fixtures are imported)
 
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from hpcjet.sandbox import Limits, SandboxSpec, open_sandbox, probe
 from hpcjet.sandbox.cgroup import find_delegation, new_group, own_folders, settings
 from hpcjet.sandbox.cpus import choose_cpus
 from hpcjet.sandbox.disk import Disk, removed_but_open, walk
-from hpcjet.sandbox.processes import cpu_seconds
+from hpcjet.sandbox.processes import Usage, cpu_seconds
 from hpcjet.sandbox.spec import GIB
 
 
@@ -99,7 +100,13 @@ def test_nothing_is_looked_at_while_nothing_runs(opened: Opener) -> None:
     watched = box._watched
     assert watched is not None
     measure = watched.measure
-    watched.measure = lambda: (looks.append(time.monotonic()), measure())[1]
+
+    def look() -> Usage:
+        if threading.current_thread().name == "hpcjet-supervisor":  # the disk has its own thread and its own pace
+            looks.append(time.monotonic())
+        return measure()
+
+    watched.measure = look
     output(box, "true")
     time.sleep(1.5)
     seen = len(looks)
