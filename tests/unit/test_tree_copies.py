@@ -190,6 +190,15 @@ def test_read_only_folders_and_files_of_an_ordinary_user(place: Path) -> None:
     assert (target / "ro").stat().st_mtime_ns == (layers[1] / "ro").stat().st_mtime_ns
 
 
+def test_a_copy_belongs_to_the_sandbox_user_whoever_owns_the_base(place: Path) -> None:
+    base = make(place / "base", {"f": "1", "folder/g": "2"}, uid=0)
+    (base / "link").symlink_to("f")
+    copy = copied(place / "copy", base)
+    assert {path.lstat().st_uid for path in copy.rglob("*")} == {WHO.uid}
+    as_user_of_sandboxes = Identity(WHO.uid, WHO.gid, switch=WHO.switch).popen()
+    subprocess.run(["sh", "-c", "echo more >> f && echo x > folder/h"], cwd=copy, check=True, **as_user_of_sandboxes)
+
+
 def test_a_file_that_its_owner_may_not_read_is_named(place: Path) -> None:
     base = make(place / "base", {"closed": "x"}, modes={"closed": 0})
     with pytest.raises(SandboxError, match="closed"):
