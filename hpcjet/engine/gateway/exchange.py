@@ -79,6 +79,7 @@ class Exchange:
         self._began = time.monotonic()
         self._deadline = self._began + shared.limits.total_s
         self._stream: web.StreamResponse | None = None
+        self._recorded = False
         params = {key: value for key, value in body.items() if key != "messages"}
         now = time.time()
         self._call = Call(
@@ -105,7 +106,8 @@ class Exchange:
             raise
         except asyncio.CancelledError:
             ended = "gone"
-            self._shared.later(self._record_failure(Trouble("gone", 499, "the client hung up")))
+            if not self._recorded:
+                self._shared.later(self._record_failure(Trouble("gone", 499, "the client hung up")))
             raise
         except Exception as error:
             _log.exception("a request of %s failed", self._call.attempt)
@@ -221,6 +223,7 @@ class Exchange:
         vars(self._call).update(taken(answer, self._shared.recording))
         self._call.model = self._call.model or ""
         self._call.ended = time.time()
+        self._recorded = True
         try:
             await self._shared.recorder.add(self._call)
         except StoreError as error:
