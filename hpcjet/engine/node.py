@@ -27,7 +27,7 @@ from hpcjet.engine.replica import Change, ReplicaState
 from hpcjet.engine.run_keys import engine_key
 from hpcjet.engine.served import ServedEngine
 from hpcjet.engine.spec import EngineSite
-from hpcjet.engine.words import MOST_REPLICAS, PLACE, REPLICA, NodeFacts, ShareOrder
+from hpcjet.engine.words import MOST_REPLICAS, PLACE, REPLICA, RESTART, NodeFacts, ShareOrder
 from hpcjet.errors import EXIT_CLUSTER, EXIT_INTERRUPTED, EXIT_OK, EngineError, NodeLostError
 from hpcjet.plan import Plan, read_plan
 from hpcjet.rundir import path_name
@@ -48,7 +48,8 @@ class Node:
         self._plan, self._config, self._where = plan, config, where
         self._key = engine_key(plan.run)
         self._engines: dict[str, ServedEngine] = {}
-        self._told: dict[str, dict[str, Any]] = {}
+        self._numbers: dict[int, str] = {}
+        """Number of a replica -> name of its part here."""
         self._news: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
 
     def run(self) -> None:
@@ -59,6 +60,8 @@ class Node:
                 for said in line.hear(_LISTEN_S):
                     if said["word"] == PLACE:
                         self._take([ShareOrder.of(share) for share in said["shares"]])
+                    elif said["word"] == RESTART and said["number"] in self._numbers:
+                        self._engines[self._numbers[said["number"]]].restart(said["reason"])
                 while not self._news.empty():
                     line.say(REPLICA, **self._news.get())
         finally:
@@ -97,7 +100,7 @@ class Node:
             self._news.put({**about, **news})
 
         engine = ServedEngine(self._config, self._site(order), on_change=tell)
-        self._engines[order.name] = engine
+        self._engines[order.name], self._numbers[order.number] = engine, order.name
         try:
             engine.start()
         except EngineError as error:

@@ -6,6 +6,7 @@ It runs on the head, in the driver. The replicas belong to the sidecars of the n
 import contextlib
 import json
 import logging
+import queue
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import Any
 
 from hpcjet.cluster.lifeline import Hub
 from hpcjet.cluster.members import HELLO
-from hpcjet.config.engine import ServedConfig
+from hpcjet.config.engine import ServedConfig, SglangConfig
 from hpcjet.engine.endpoint import Endpoint
 from hpcjet.engine.gateway import Gateway, Limits, Recording
 from hpcjet.engine.gateway.keys import SHARED
@@ -24,7 +25,8 @@ from hpcjet.engine.members import Member, PoolMembers
 from hpcjet.engine.router import Router
 from hpcjet.engine.run_keys import engine_key, gateway_secret
 from hpcjet.engine.served import kind
-from hpcjet.engine.words import PLACE, to_json
+from hpcjet.engine.weights import Outcome, PoolWeights, read_asked
+from hpcjet.engine.words import PLACE, RESTART, to_json
 from hpcjet.errors import ConfigError, EngineError
 from hpcjet.rundir import RunDir, atomic_write
 
@@ -32,6 +34,9 @@ LOOPBACK = "127.0.0.1"
 STRAGGLERS_S = 20.0
 """How long the first node waits for the others before the replicas are laid out over those that are in."""
 ADD_S = 30.0
+_TRIES = 3
+"""How often a replica may fail to get the pool's weights before it is started again."""
+_LONGEST_PAUSE_S = 30.0
 _LISTEN_S = 0.2
 _STATUS_S = 1.0
 _LOOK_S = 2.0
@@ -59,8 +64,15 @@ class Pool:
             port=ports["engine"], api_key=key, log=logs / "gateway.log", limits=limits,
         )  # fmt: skip
         self._adding = ThreadPoolExecutor(8, thread_name_prefix="add-replica")
+        self._weights = PoolWeights(api_key=key)
         self._routed: dict[int, bool] = {}
         """Replicas that the router was told of: whether it has taken them."""
+        self._lives: dict[int, int] = {}
+        """How often each had been started again when it was last added: another life begins with other weights."""
+        self._tries: dict[int, int] = {}
+        self._not_before: dict[int, float] = {}
+        """Of replicas that failed to get the pool's weights: how often, and when they are asked again."""
+        self._restarting: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
         self._news = threading.Condition()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="pool", daemon=True)
@@ -108,6 +120,28 @@ class Pool:
         if self._problem:
             raise EngineError(self._problem)
 
+    def update_weights(
+        self, path: str | Path, version: int, *, policy: str = "wait", timeout_s: float = 600.0
+    ) -> dict[str, Outcome]:
+        """Have every replica that serves load the weights in `path`; every later answer carries `version`.
+
+        `policy`: wait has the requests that run end first, for at most `timeout_s`; abort has them asked again. Returns
+        what became of each replica; one that failed gets no requests until it has the new weights too, as does one that
+        starts later. Raises ConfigError for what is wrong in the request, such as a version that is not newer, and
+        EngineError if no replica changed: then the pool goes on as before.
+        """
+        if isinstance(self._config, SglangConfig):
+            raise ConfigError("engine=sglang: a pool cannot change its weights yet; use engine=vllm")
+        weights, chosen = read_asked(path, version, policy)
+        numbers = {self._members.replicas[number].place.name: number for number in list(self._routed)}
+        urls = {name: self._members.replicas[number].url for name, number in numbers.items()}
+        found = self._weights.change(
+            urls, weights, chosen, timeout_s=timeout_s, lose=lambda name, why: self._lose(numbers[name], why)
+        )
+        updated = sum(each.updated for each in found.values())
+        _log.info("weights %d of %s: %d of %d replicas have them", version, path, updated, len(found))
+        return found
+
     def stop(self) -> None:
         """End gateway and router; the replicas end with their sidecars."""
         self._ending.set()
@@ -134,6 +168,7 @@ class Pool:
             while not self._ending.is_set():
                 self._listen()
                 self._place()
+                self._restart()
                 self._route()
                 self._write_status()
         except Exception as error:
@@ -172,12 +207,11 @@ class Pool:
         for number, member in self._members.replicas.items():
             wanted = member.serves and not self._drains(member)
             if wanted and number not in self._routed:
-                self._routed[number] = False
-                self._adding.submit(self._add, number, member)
-            elif not wanted and number in self._routed:
-                _log.warning("replica-%d gets no more requests: %s %s", number, member.state.value, member.reason[:300])
-                del self._routed[number]
-                self._router.remove(member.url)
+                if time.monotonic() >= self._not_before.get(number, 0.0):
+                    self._routed[number], self._lives[number] = False, member.restarts
+                    self._adding.submit(self._add, number, member)
+            elif number in self._routed and (not wanted or self._lives[number] != member.restarts):
+                self._lose(number, f"{member.state.value} {member.reason}")
         if why := self._members.why_none():
             self._fail(why)
 
@@ -189,7 +223,39 @@ class Pool:
         others = [each for each in self._members.replicas.values() if each is not member and each.serves]
         return any((self._members.ends(each) or float("inf")) > ends for each in others)
 
+    def _lose(self, number: int, why: str) -> None:
+        """Give it no more requests, until it serves again with the pool's weights."""
+        _log.warning("replica-%d gets no more requests: %s", number, why[:300])
+        self._routed.pop(number, None)
+        self._router.remove(self._members.replicas[number].url)
+
+    def _restart(self) -> None:
+        """Have replicas started again that do not get the pool's weights."""
+        while self._hub and not self._restarting.empty():
+            number, reason = self._restarting.get()
+            for rank in self._members.nodes:
+                self._hub.tell(rank, RESTART, number=number, reason=reason)
+
+    def _bring_up(self, number: int, member: Member) -> bool:
+        """Whether it has the pool's weights, and takes requests."""
+        if isinstance(self._config, SglangConfig):
+            return True
+        try:
+            self._weights.bring_up(member.url)
+        except EngineError as error:
+            tries = self._tries[number] = self._tries.get(number, 0) + 1
+            _log.warning("replica-%d has not the pool's weights: %s", number, error)
+            self._not_before[number] = time.monotonic() + min(_LONGEST_PAUSE_S, 2.0**tries)
+            if tries % _TRIES == 0:
+                self._restarting.put((number, f"it does not get the pool's weights: {error}"))
+            return False
+        self._tries.pop(number, None)
+        return True
+
     def _add(self, number: int, member: Member) -> None:
+        if not self._bring_up(number, member):
+            self._routed.pop(number, None)
+            return
         try:
             self._router.add(member.url, deadline=time.monotonic() + ADD_S)
         except EngineError as error:
@@ -241,5 +307,6 @@ class Pool:
             for number, each in self._members.replicas.items()
         ]  # fmt: skip
         with contextlib.suppress(OSError):  # a full disk is no reason to stop serving
-            data = {"model": self._config.name, "updated": time.time(), "replicas": rows}
+            version = self._weights.current.version
+            data = {"model": self._config.name, "version": version, "updated": time.time(), "replicas": rows}
             atomic_write(self._run.engine, json.dumps(data))

@@ -100,6 +100,7 @@ class Replica:
         self._served = False
         self._ready_at = 0.0
         self._restarts = 0
+        self._restart_for = ""
 
     @property
     def change(self) -> Change:
@@ -149,6 +150,10 @@ class Replica:
             kill_session(child.pid)
         thread.join(_GRACE_S + 5)
 
+    def restart(self, reason: str) -> None:
+        """Have it end, and start again as after a failure; nothing happens unless it runs."""
+        self._restart_for = reason
+
     def _supervise(self) -> None:
         try:
             with self._service.around(self._stopping.is_set):
@@ -194,7 +199,7 @@ class Replica:
             child = Child(self._service.name, command.argv, env=command.env, log=self._service.log)
         except OSError as error:
             return Failure("not started", f"{command.argv[0]} cannot be started: {error.strerror}", True)
-        self._child = child
+        self._child, self._restart_for = child, ""
         try:
             self._pin(child)
             return self._await_ready(child) or self._watch(child)
@@ -276,6 +281,8 @@ class Replica:
     def _ended(self, child: Child) -> Failure | None:
         if self._stopping.is_set():
             return _ENDED
+        if child.returncode is None and self._restart_for:
+            return Failure("restart", self._restart_for, False)
         return None if child.returncode is None else classify(self._log_text(), child.returncode)
 
     def _status(self, endpoint: Endpoint) -> int | None:

@@ -68,7 +68,7 @@ class ServedEngine:
         sglang.key_file(self._seat(Path(), Devices())).unlink(missing_ok=True)
 
     def restart(self, reason: str) -> None:
-        """End the engine and start it again, as if it had failed for this reason; nothing happens if it does not run."""
+        """End the engine and start it again, as if it had failed for this reason; if it runs."""
         if self._replica is not None:
             self._replica.restart(reason)
 

@@ -55,6 +55,8 @@ class Gate:
         self._running: set[asyncio.Future[None]] = set()
         self._aborted: set[asyncio.Future[None]] = set()
         self._news = asyncio.Condition()
+        self._turned_away = 0
+        """How often those who waited were sent back."""
 
     async def enter(self, *, probe: bool) -> bool:
         """Whether a request may begin, now or after a wait."""
@@ -62,11 +64,15 @@ class Gate:
             return self.state != "loading"
         if self.state != "open":
             try:
-                async with self._news:
-                    await asyncio.wait_for(self._news.wait_for(lambda: self.state == "open"), HOLD_S)
+                await asyncio.wait_for(self._opened(), HOLD_S)
             except (TimeoutError, asyncio.TimeoutError):
                 return False
-        return True
+        return self.state == "open"
+
+    async def _opened(self) -> None:
+        before = self._turned_away
+        async with self._news:
+            await self._news.wait_for(lambda: self.state == "open" or self._turned_away != before)
 
     def began(self, running: "asyncio.Future[None]") -> None:
         self._running.add(running)
@@ -80,8 +86,10 @@ class Gate:
         self._aborted.discard(running)
         return aborted
 
-    async def change(self, state: str) -> None:
+    async def change(self, state: str, *, turn_away: bool = False) -> None:
+        """`turn_away`: those who wait shall ask again, where they may find another replica."""
         self.state = state
+        self._turned_away += turn_away
         async with self._news:
             self._news.notify_all()
 
@@ -93,10 +101,13 @@ class Gate:
             for each in self._running:
                 each.cancel()
         try:
-            async with self._news:
-                await asyncio.wait_for(self._news.wait_for(lambda: not self._running), timeout_s)
+            await asyncio.wait_for(self._idle(), timeout_s)
         except (TimeoutError, asyncio.TimeoutError):
             raise Refused(504, f"{len(self._running)} requests still run after {timeout_s:g} s") from None
+
+    async def _idle(self) -> None:
+        async with self._news:
+            await self._news.wait_for(lambda: not self._running)
 
 
 class Extension:
@@ -206,14 +217,14 @@ class Extension:
             if version <= self._version:
                 raise Refused(409, f"version {version} is not newer than the one here, {self._version}")
             await self._check(engine, path)
-            began = time.monotonic()
+            began, done = time.monotonic(), False
             try:
                 await self._gate.drain(policy, float(asked["timeout_s"]))
                 waited_s = time.monotonic() - began
                 await self._replace(engine, path)
-                self._version, self._path = version, str(path)
+                self._version, self._path, done = version, str(path), True
             finally:
-                await self._gate.change("closed")
+                await self._gate.change("closed", turn_away=not done)
         return {"waited_s": round(waited_s, 3), "loaded_s": round(time.monotonic() - began - waited_s, 3)}
 
     async def _check(self, engine: Any, path: Path) -> None:
@@ -290,7 +301,7 @@ async def _body(receive: Receive) -> bytes:
         message = await receive()
         if message["type"] != "http.request":
             raise ValueError("the client hung up")
-        data += message.get("body", b"")
+        data += bytes(message.get("body", b""))
         if len(data) > _LONGEST_BODY:
             raise ValueError("the body is too long")
         if not message.get("more_body"):

@@ -11,6 +11,8 @@ PLACE = "place"
 """From the pool: the shares of replicas that run on this node; facts: shares."""
 REPLICA = "replica"
 """From a node: the state of a share; facts: number, rank, state, reason, restarts."""
+RESTART = "restart"
+"""From the pool: end the parts of a replica, which are then started again; facts: number, reason."""
 
 MOST_REPLICAS = 16
 """On one node; each has a block of ports."""
