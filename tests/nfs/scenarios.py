@@ -9,8 +9,10 @@ import random
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +21,8 @@ from hpcjet.errors import BusyError, StoreError
 from hpcjet.runlock import RunLock, holder
 from hpcjet.swe.record import Record
 from hpcjet.swe.store import ResultStore
+from hpcjet.tasks.room import Keep
+from hpcjet.tasks.shelf import Shelf
 from hpcjet.tasks.verdict import Verdict
 
 NODES = {"node-a": Path(os.environ.get("NODE_A", "")), "node-b": Path(os.environ.get("NODE_B", ""))}
@@ -68,7 +72,26 @@ def hold(run_dir: str, heartbeat_s: str, stale_s: str, hold_s: str, start: str =
         print(error, flush=True)
 
 
-JOBS: dict[str, Callable[..., None]] = {"write": write, "hold": hold}
+def share(shelf: str, work_s: str) -> None:
+    """A job: make a tree for all nodes, or unpack it; say which, then what it holds."""
+    runlock._boot_id = socket.gethostname
+    with tempfile.TemporaryDirectory() as place:
+        layer = Path(place)
+        with Shelf(Path(shelf), Keep(free_bytes=0)).turn("pack", layer, timeout_s=60) as found:
+            print("found" if found else "making", flush=True)
+            if not found:
+                time.sleep(float(work_s))
+                for folder in ("tree", "git"):
+                    (layer / folder).mkdir()
+                (layer / "tree/file").write_bytes(random.Random(3).randbytes(3_000_000))
+                os.utime(layer / "tree/file", ns=(10**18 + 7, 10**18 + 7))
+                (layer / "layer.json").write_text("{}")
+                Shelf(Path(shelf), Keep(free_bytes=0)).put("pack", layer)
+        file = layer / "tree/file"
+        print(zlib.crc32(file.read_bytes()), file.stat().st_mtime_ns, flush=True)
+
+
+JOBS: dict[str, Callable[..., None]] = {"write": write, "hold": hold, "share": share}
 
 
 def two_writers_lose_nothing() -> None:
@@ -208,6 +231,17 @@ def check_race(name: str, *, stale_s: float) -> None:
     assert said.count("held") == 1 and sum(" in use by " in each for each in said) == len(jobs) - 1, said
 
 
+def one_node_builds_a_tree_for_both() -> None:
+    assert not (B / "shelf/pack.tar.gz").exists()  # and so node-b may believe for a while
+    first = on("node-a", "share", A / "shelf", 3)
+    assert line_of(first) == "making"
+    others = [on("node-b", "share", B / "shelf", 0) for _ in range(2)]
+    wanted = first.communicate()[0].split()
+    for other in others:
+        said = other.communicate()[0].split()
+        assert said == ["found", *wanted], said
+
+
 SCENARIOS = (
     two_writers_lose_nothing,
     reader_on_the_other_node_sees_each_result_at_once,
@@ -218,6 +252,7 @@ SCENARIOS = (
     released_lock_is_free_for_the_other_node,
     race_has_one_winner,
     takeover_has_one_winner,
+    one_node_builds_a_tree_for_both,
 )
 
 
