@@ -49,4 +49,5 @@ class Sidecar:
         site = self._site
         self._child = Child("sidecar", site.plan.sidecar, env={**site.env, **self._env}, log=site.log("sidecar"))
         self._started = time.monotonic()
-        self._child.say(json.dumps({"rank": site.place.rank, "gpus": site.place.gpus, **self._facts}))
+        place = site.place
+        self._child.say(json.dumps({"rank": place.rank, "cpus": place.cpus, "gpus": place.gpus, **self._facts}))

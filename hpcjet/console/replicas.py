@@ -30,7 +30,7 @@ def replicas_table(data: dict[str, Any], *, now: float) -> RenderableType:
     rows = data["replicas"]
     caption = f"{data['model']}: {sum(bool(each['routed']) for each in rows)} of {len(rows)} replicas serve{old}"
     table = Table(title=caption, title_justify="left", title_style="", box=None, pad_edge=False, header_style="dim")
-    for name, width in (("replica", 7), ("on", 20), ("state", 15)):
+    for name, width in (("no.", 4), ("on", 18), ("state", 10)):
         table.add_column(name, overflow="ellipsis", no_wrap=True, max_width=width)
     for name in ("tok/s", "running", "waiting", "KV", "restarts"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -43,8 +43,8 @@ def replicas_table(data: dict[str, Any], *, now: float) -> RenderableType:
 
 
 def _state(row: dict[str, Any]) -> str:
-    draining = row["state"] == "ready" and not row["routed"]
-    return "no new requests" if draining else str(row["state"])
+    drains = row["state"] == "ready" and not row["routed"]
+    return "drains" if drains else str(row["state"])
 
 
 def _number(row: dict[str, Any], key: str) -> str:

@@ -64,7 +64,7 @@ class PoolMembers:
     gone: set[int] = field(default_factory=set)
     replicas: dict[int, Member] = field(default_factory=dict)
     agents: dict[str, int] = field(default_factory=dict)
-    """Host -> cores that no replica has."""
+    """Host -> CPUs of the job that no replica has."""
 
     def take(self, word: Word) -> None:
         """Learn from one word of a node."""
@@ -89,7 +89,9 @@ class PoolMembers:
         facts = [self.nodes[rank] for rank in sorted(self.nodes)]
         found = place(self.config, [each.engine_node for each in facts])
         by_host = {each.host: each for each in facts}
-        self.agents = {host: len(cores) for host, cores in found.agents.items()}
+        for each in facts:
+            taken = len(each.cores) - len(found.agents[each.host])
+            self.agents[each.host] = max(0, each.cpus - taken)
         for replica in found.replicas:
             leader, port = by_host[replica.leader.host], self._port(replica, by_host)
             states = dict.fromkeys(range(len(replica.shares)), ReplicaState.starting)

@@ -86,6 +86,9 @@ def read_model(folder: Path) -> Model:
             f"its config.json does not say {error} of the language model",
             "only models of language in Hugging Face's format can be planned for",
         ) from None
+    except OSError as error:
+        reason = f"{error.filename} cannot be read: {error.strerror}"
+        raise bad("engine.model", folder, reason, "make it readable for the user who launches") from None
 
 
 def weight_bytes(folder: Path) -> int:

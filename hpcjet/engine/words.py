@@ -26,6 +26,8 @@ class NodeFacts:
     address: str
     gpus: tuple[str, ...]
     cores: tuple[int, ...]
+    cpus: int
+    """CPUs that the job was given here; more than there are cores where a cluster counts so."""
     links: tuple[tuple[int, ...], ...] = ()
     near: tuple[tuple[int, ...], ...] = ()
     """With `links` its Topology; empty: not known."""

@@ -165,7 +165,8 @@ class AtWork:
             if (self.folder / "runs").is_dir() and list(self.folder.glob("runs/*/*/submission.json")):
                 self.login.run("scancel", self.job)
             os.killpg(self.launch.pid, signal.SIGKILL)
-        self.launch.communicate()
+        if self.launch.stdout and not self.launch.stdout.closed:
+            self.launch.communicate()
 
     def ended(self, *, timeout_s: float) -> Launched:
         """What the launch said, once it has ended."""

@@ -23,7 +23,7 @@ def test_the_table_fits_and_says_what_is_known() -> None:
     busy = row(0, hosts=hosts, tokens_per_s=1234.4, running=8.0, waiting=3.0, kv_used=0.456)
     text = shown({"model": "m", "updated": 100.0, "replicas": [busy, row(1, routed=False, restarts=2)]}, now=101)
     assert text.splitlines()[0].strip() == "m: 1 of 2 replicas serve"
-    assert "1,234" in text and "46%" in text and "no new requests" in text
+    assert "1,234" in text and "46%" in text and "drains" in text
     assert max(map(len, text.splitlines())) <= 80
 
 

