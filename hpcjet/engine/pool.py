@@ -62,6 +62,7 @@ class Pool:
         self._gateway = Gateway(
             self._router.url, gateway_secret(run), run.calls, record=Recording(config.record.value), host=address,
             port=ports["engine"], api_key=key, log=logs / "gateway.log", limits=limits,
+            status=run.engine,
         )  # fmt: skip
         self._adding = ThreadPoolExecutor(8, thread_name_prefix="add-replica")
         self._weights = PoolWeights(api_key=key)

@@ -1,5 +1,11 @@
 """What replicas tell of their load, as a table and for Prometheus."""
 
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+from hpcjet.engine.gateway.metrics import Metrics
 from hpcjet.engine.gateway.server import session_of
 from hpcjet.engine.gauges import Load, parse_load, prometheus, rate
 from hpcjet.engine.session import SESSION_HEADER
@@ -46,3 +52,18 @@ def test_an_attempt_is_a_conversation_and_other_clients_name_theirs() -> None:
     assert session_of("task~0~1", {SESSION_HEADER: "other"}) == "task~0~1"
     assert session_of("serve", {SESSION_HEADER: "mine"}) == "serve~mine"
     assert session_of("serve", {}) == ""
+
+
+def test_the_dashboard_shows_metrics_that_there_are() -> None:
+    dashboard = json.loads((Path(__file__).parents[2] / "docs" / "grafana.json").read_text())
+    asked = {
+        name
+        for panel in dashboard["panels"]
+        for target in panel["targets"]
+        for name in re.findall(r"hpcjet_[a-z_]+", target["expr"])
+    }
+    metrics = Metrics()
+    metrics.ended["ok"] = metrics.retried["lost"] = metrics.tokens["prompt"] = 1
+    whole = {"name": "replica-0", "routed": True, "restarts": 0, **asdict(parse_load(VLLM))}
+    there = set(re.findall(r"(?m)^(hpcjet_[a-z_]+)", metrics.text([], {}) + prometheus([whole])))
+    assert len(asked) > 8 and asked <= there, asked - there

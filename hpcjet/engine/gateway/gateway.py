@@ -31,8 +31,10 @@ class Gateway:
         api_key: str,
         log: Path,
         limits: Limits | None = None,
+        status: Path | None = None,
     ) -> None:
-        """`secret` makes the keys of attempts, `api_key` is what the replicas want; `folder` is for records.
+        """`secret` makes the keys of attempts, `api_key` is what the replicas want; `folder` is for records,
+        `status` the file in which a pool tells of its replicas.
 
         Raises EngineError for a secret that is too short.
         """
@@ -43,6 +45,7 @@ class Gateway:
         self._settings = GatewaySettings(
             host=host, port=port, router_url=router_url, upstream_key=api_key, secret=secret,
             folder=folder.absolute(), recording=record, limits=limits or Limits(),
+            status=status,
         )  # fmt: skip
         self._kept = Kept("gateway", "hpcjet.engine.gateway", options=self._settings.to_json, log=log, grace_s=5)
 

@@ -15,6 +15,7 @@ from hpcjet.engine.gateway.recorder import Recorder
 from hpcjet.engine.gateway.settings import GatewaySettings
 from hpcjet.engine.gateway.trouble import ERROR_HEADER, Trouble
 from hpcjet.engine.gateway.upstream import Upstream
+from hpcjet.engine.gauges import prometheus
 from hpcjet.engine.router import RouterWorker, read_workers
 from hpcjet.engine.session import SESSION_HEADER
 
@@ -95,7 +96,14 @@ class GatewayServer:
             "record_sync_seconds_total": self._recorder.sync_s,
         }
         text = self._metrics.text(await self._workers(), extra)
-        return web.Response(body=text.encode(), headers={"Content-Type": TYPE})
+        return web.Response(body=(text + self._replicas()).encode(), headers={"Content-Type": TYPE})
+
+    def _replicas(self) -> str:
+        """What the pool last told of its replicas, for Prometheus."""
+        try:
+            return prometheus(loads(self._settings.status.read_bytes())["replicas"]) if self._settings.status else ""
+        except (OSError, ValueError, KeyError, TypeError):
+            return ""
 
     async def _workers(self) -> list[RouterWorker]:
         try:

@@ -38,14 +38,18 @@ class GatewaySettings:
     """Where records go."""
     recording: Recording = Recording.text
     limits: Limits = field(default_factory=Limits)
+    status: Path | None = None
+    """A file in which a pool tells of its replicas (engine.json), for GET /metrics."""
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "folder": str(self.folder), "recording": self.recording.value}
+        paths = {"folder": str(self.folder), "status": str(self.status) if self.status else None}
+        return {**asdict(self), **paths, "recording": self.recording.value}
 
 
 def from_json(data: Mapping[str, Any]) -> GatewaySettings:
     changed = {
         "folder": Path(data["folder"]),
+        "status": Path(data["status"]) if data.get("status") else None,
         "recording": Recording(data["recording"]),
         "limits": Limits(**data["limits"]),
     }
