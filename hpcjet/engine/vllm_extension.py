@@ -23,6 +23,8 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
+Tensors = dict[str, tuple[str, tuple[int, ...]]]
+"""Name -> type and shape."""
 
 REPLICA_VARIABLE = "HPCJET_REPLICA"
 CLOSED_VARIABLE = "HPCJET_OPENED_BY_POOL"
@@ -123,7 +125,7 @@ class Extension:
         self._broken = ""
         """Why the weights in use are of no version."""
         self._loading = asyncio.Lock()
-        self._tensors: dict[str, tuple[str, tuple[int, ...]]] | None = None
+        self._tensors: Tensors | None = None
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -308,8 +310,8 @@ async def _body(receive: Receive) -> bytes:
             return data
 
 
-def read_tensors(folder: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Name -> type and shape of each tensor. Raises ValueError for files that are missing or cut off, OSError."""
+def read_tensors(folder: Path) -> Tensors:
+    """Of all files of a checkpoint. Raises ValueError for files that are missing or cut off, OSError."""
     if not folder.is_dir():
         raise ValueError("there is no such folder on this node")
     index = folder / "model.safetensors.index.json"
@@ -319,13 +321,13 @@ def read_tensors(folder: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
         files = sorted(path for path in folder.glob("*.safetensors") if not path.name.startswith("consolidated"))
     if not files:
         raise ValueError("there is no file *.safetensors")
-    found: dict[str, tuple[str, tuple[int, ...]]] = {}
+    found: Tensors = {}
     for file in files:
         found.update(_tensors_of(file))
     return found
 
 
-def _tensors_of(file: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
+def _tensors_of(file: Path) -> Tensors:
     size = file.stat().st_size
     with file.open("rb") as opened:
         start = opened.read(8)
@@ -350,9 +352,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def why_another(
-    here: dict[str, tuple[str, tuple[int, ...]]], new: dict[str, tuple[str, tuple[int, ...]]], *, tied: bool
-) -> str:
+def why_another(here: Tensors, new: Tensors, *, tied: bool) -> str:
     """Why tensors are not those of the same model; empty if they are."""
     optional = {"lm_head.weight"} if tied else set()
     if missing := sorted(here.keys() - new.keys() - optional):
