@@ -49,6 +49,8 @@ class StubVllm:
     model: Path
     delay_s: float = 0.0
     """How long an answer takes."""
+    late_s: float = 0.0
+    """How long an order to change the weights takes to arrive."""
     paused: bool = False
     forgotten: int = 0
     """How often keys and values were forgotten."""
@@ -114,6 +116,8 @@ def served(
     extension = Extension(stub)
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] == "/hpcjet/weights":
+            await asyncio.sleep(stub.late_s)
         await extension({**scope, "app": stub}, receive, send)
 
     with socket.socket() as listener:

@@ -49,7 +49,7 @@ def seat(tmp_path: Path = Path("/tmp/h"), **changes: object) -> Seat:
 
 
 def test_vllm_takes_every_key_of_the_config() -> None:
-    found = " ".join(vllm.options(VllmConfig(model="/models/M", **ALL), seat()))  # type: ignore[arg-type]
+    found = " ".join(vllm.words(VllmConfig(model="/models/M", **ALL), seat()))  # type: ignore[arg-type]
     for part in (
         "--model /models/M --served-model-name m --host 10.0.0.1 --port 21000",
         "--tensor-parallel-size 4 --pipeline-parallel-size 2",
@@ -76,7 +76,10 @@ def test_a_key_that_is_not_set_gives_no_option() -> None:
 def test_a_replica_over_nodes_has_a_leader() -> None:
     spread = {"num_nodes": 2, "leader": "10.0.0.1", "leader_port": 21005}
     config = VllmConfig(model="m")
-    leader, follower = (vllm.options(config, seat(rank=rank, **spread)) for rank in (0, 1))
+    leader, follower = (vllm.words(config, seat(rank=rank, **spread)) for rank in (0, 1))
+    # Only the program of vLLM knows followers; its server module would start a second server.
+    assert leader[:4] == ["-m", "vllm.entrypoints.openai.api_server", "--model", "/models/M"]
+    assert follower[:4] == ["-m", "vllm.entrypoints.cli.main", "serve", "/models/M"]
     assert " ".join(leader[-10:]).endswith("--nnodes 2 --node-rank 0 --master-addr 10.0.0.1 --master-port 21005")
     assert "--headless" in follower and "--headless" not in leader and "--node-rank 1" in " ".join(follower)
     assert vllm.environment(config, seat(host="10.0.0.2", rank=1, **spread))["VLLM_HOST_IP"] == "10.0.0.2"
@@ -95,6 +98,16 @@ def test_the_key_is_in_no_command_line_and_nothing_is_fetched(config: ServedConf
     assert made.env["PATH"] == "/bin" and not {"RAY_X", "HPCJET_Y"} & set(made.env)
     assert "/h" not in made.env.get("PYTHONPATH", "").split(os.pathsep)
     assert (KEY in made.env.values()) == isinstance(config, VllmConfig)
+
+
+def test_our_part_of_vllms_server_is_found_and_knows_its_replica() -> None:
+    config = VllmConfig(model="m", env={"PYTHONPATH": "/own"})
+    env = vllm.environment(config, seat(name="replica-3"))
+    assert env["PYTHONPATH"] == "/tmp/h/starter:/own" and env["HPCJET_REPLICA"] == "replica-3"
+    assert "HPCJET_OPENED_BY_POOL" not in env
+    assert vllm.environment(config, seat(pooled=True))["HPCJET_OPENED_BY_POOL"] == "1"
+    found = vllm.options(config, seat())
+    assert found[found.index("--middleware") + 1] == "vllm_extension.Extension" and vllm.STARTER.is_file()
 
 
 def test_on_a_cpu() -> None:

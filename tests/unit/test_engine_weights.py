@@ -289,7 +289,7 @@ def test_no_session_goes_back_whatever_replica_it_is_sent_to(
 ) -> None:
     pool, over = Pool(three), threading.Event()
     for number, stub in enumerate(three):
-        stub.delay_s = 0.02 + 0.06 * number  # the last one is updated long after the first
+        stub.delay_s, stub.late_s = 0.03, 0.2 * number  # the last one is asked when the first one is done
     sessions = [Session(pool, seed, over) for seed in range(6)]
     for session in sessions:
         session.start()
