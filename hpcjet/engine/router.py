@@ -23,6 +23,8 @@ from hpcjet.engine.http import Answer, Unanswered, request
 from hpcjet.engine.kept import Kept
 from hpcjet.errors import EngineError
 
+_METRICS_HOST = "127.0.0.2"
+"""Loopback as well, but not where the router itself listens: its port is free there."""
 _POLL_S = 0.2
 _RECONCILE_S = 1.0
 _CALL_S = 5.0
@@ -82,9 +84,9 @@ class Router:
             raise EngineError("the router needs an API key: without one, any user of the network could add a replica")
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         self._api_key = api_key
-        self._arguments = {"host": host, "port": port, "prometheus_port": None} | (
-            settings or RouterSettings()
-        ).arguments()
+        # Its own metrics cannot be turned off, and by itself every router of a node would want port 29000 for them.
+        fixed = {"host": host, "port": port, "prometheus_host": _METRICS_HOST, "prometheus_port": port}
+        self._arguments = fixed | (settings or RouterSettings()).arguments()
         self._wanted: set[str] = set()
         self._adding = threading.Lock()
         self._guard: _Guard | None = None

@@ -62,7 +62,8 @@ class Chaos:
         while not self._stop.wait(self._pause_s * self._dice.uniform(0.5, 1.5)):
             if self._router_too and self._dice.random() < 0.1 and self._scene.router.pid:
                 self._tally.kills["router"] += 1
-                os.kill(self._scene.router.pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # it is being restarted
+                    os.kill(self._scene.router.pid, signal.SIGKILL)
                 continue
             stub = self._dice.choice(self._scene.replicas)
             if self._dice.random() < 0.3:

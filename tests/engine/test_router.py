@@ -202,6 +202,14 @@ def test_policies_of_the_installed_router(tmp_path: Path, policy: str) -> None:
         assert router.workers() == []
 
 
+def test_two_routers_on_one_node_do_not_meet(tmp_path: Path) -> None:
+    """By itself each would take port 29000 for its metrics."""
+    first, second = (Router(host=HOST, port=free_port(), api_key=KEY, log=tmp_path / name) for name in "ab")
+    with running(first), running(second):
+        time.sleep(1)
+        assert first.alive() and second.alive() and first.restarts == second.restarts == 0
+
+
 def test_it_ends_with_its_parents_word_and_twice_is_fine(tmp_path: Path) -> None:
     with running(Router(host=HOST, port=free_port(), api_key=KEY, log=tmp_path / "log")) as router:
         pid = router.pid
