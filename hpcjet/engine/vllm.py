@@ -10,6 +10,8 @@ from hpcjet.engine.vllm_extension import CLOSED_VARIABLE, REPLICA_VARIABLE
 MODULE = "vllm"
 LOADED = "vllm.entrypoints.openai.api_server"
 """Not the `vllm` program: builds for CPUs are distributed under another name, without which it refuses to start."""
+FOLLOWS = "vllm.entrypoints.cli.main"
+"""The `vllm` program: the module above would start a second server on a node that only follows."""
 STARTER = Path(__file__).with_name("vllm_extension.py")
 """Our part of vLLM's server, copied to the seat: an image sees that folder, and not hpcjet's."""
 COUNTERS = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
@@ -17,12 +19,13 @@ COUNTERS = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
 
 def words(config: ServedConfig, seat: Seat) -> list[str]:
     """The words after `python`."""
-    return ["-m", LOADED, *options(config, seat)]
+    start = ["-m", LOADED, "--model"] if seat.rank == 0 else ["-m", FOLLOWS, "serve"]
+    return [*start, str(seat.model), *options(config, seat)]
 
 
 def options(config: ServedConfig, seat: Seat) -> list[str]:
     """The server's options; the key is none of them."""
-    found = ["--model", str(seat.model), "--served-model-name", config.name]
+    found = ["--served-model-name", config.name]
     found += ["--host", seat.host, "--port", str(seat.port)]
     found += ["--tensor-parallel-size", str(config.tensor_parallel)]
     found += ["--pipeline-parallel-size", str(config.pipeline_parallel)]

@@ -1,9 +1,11 @@
 """A real vLLM on the CPU as a replica: it answers, comes back when killed, and says why when it cannot start."""
 
+import json
 import os
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -15,12 +17,13 @@ import pytest
 
 from hpcjet.cluster.child import session_members
 from hpcjet.config.engine import Device, Recording, Stage, VllmConfig
-from hpcjet.engine import EngineSite
+from hpcjet.engine import EngineSite, vllm
 from hpcjet.engine.canary import canary
 from hpcjet.engine.endpoint import Endpoint
 from hpcjet.engine.http import request
 from hpcjet.engine.pulse import total
 from hpcjet.engine.replica import Change, ReplicaState
+from hpcjet.engine.seat import Seat
 from hpcjet.engine.served import ServedEngine
 from hpcjet.engine.vllm import COUNTERS
 from hpcjet.errors import EngineError
@@ -203,3 +206,73 @@ def test_what_is_missing_is_told_before_the_start(
 def test_an_engine_that_does_not_get_ready_is_ended_in_time(model: Path, tmp_path: Path) -> None:
     text = failing(config_of(model, start_timeout_s=2), site_of(tmp_path))
     assert "did not answer within 2 s" in text and "engine.start_timeout_s" in text
+
+
+PARSE = """
+import json, sys
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+found = make_arg_parser(FlexibleArgumentParser()).parse_args(sys.argv[1:])
+found.model = found.model_tag or found.model
+print(json.dumps({key: value for key, value in vars(found).items() if value is not None}, default=str))
+"""
+
+
+def test_every_key_arrives_in_its_own_parser(vllm_python: Path, tmp_path: Path) -> None:
+    config = VllmConfig(
+        model="/m/M",
+        served_model_name="m",
+        tensor_parallel=4,
+        pipeline_parallel=2,
+        max_model_len=32768,
+        max_num_seqs=64,
+        gpu_memory_utilization=0.8,
+        dtype="bfloat16",
+        quantization="fp8",
+        kv_cache_dtype="fp8_e5m2",
+        tool_call_parser="qwen3_coder",
+        reasoning_parser="qwen3",
+        chat_template=Path("/t/chat.jinja"),
+        enforce_eager=True,
+        trust_remote_code=True,
+    )
+    place = {"num_nodes": 2, "rank": 1, "leader": "10.0.0.1", "leader_port": 21005}
+    seat = Seat(
+        model=Path("/m/M"), host="10.0.0.2", port=21000, folder=tmp_path, api_key=KEY, on_gpu=True, **place  # type: ignore[arg-type]
+    )  # fmt: skip
+    done = subprocess.run(
+        [vllm_python, "-c", PARSE, *vllm.words(config, seat)[3:]],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    values = json.loads(done.stdout.splitlines()[-1])
+    expected = {
+        "model": "/m/M",
+        "served_model_name": ["m"],
+        "host": "10.0.0.2",
+        "port": 21000,
+        "tensor_parallel_size": 4,
+        "pipeline_parallel_size": 2,
+        "max_model_len": 32768,
+        "max_num_seqs": 64,
+        "gpu_memory_utilization": 0.8,
+        "dtype": "bfloat16",
+        "quantization": "fp8",
+        "kv_cache_dtype": "fp8_e5m2",
+        "enable_auto_tool_choice": True,
+        "tool_call_parser": "qwen3_coder",
+        "reasoning_parser": "qwen3",
+        "chat_template": "/t/chat.jinja",
+        "enforce_eager": True,
+        "trust_remote_code": True,
+        "headless": True,
+        "nnodes": 2,
+        "node_rank": 1,
+        "master_addr": "10.0.0.1",
+        "master_port": 21005,
+        "distributed_executor_backend": "mp",
+    }
+    assert {key: values.get(key) for key in expected} == expected
