@@ -68,6 +68,7 @@ class ReadySandboxes:
 
     def __init__(self, config: SandboxConfig, like: SandboxSpec, *, folder: Path, num: int) -> None:
         self._folder, self._num, self._like, self._shape = folder.absolute(), num, like, shape(like)
+        self._owner_pid = os.getpid()
         self._waiting: deque[_Waiting] = deque()
         self._names = count()
         self._changed = threading.Condition()
@@ -91,12 +92,17 @@ class ReadySandboxes:
             return len(self._waiting)
 
     @property
+    def _is_forked(self) -> bool:
+        """Whether this is a copy in a forked process, to which none of the sandboxes belong."""
+        return self._owner_pid != os.getpid()
+
+    @property
     def _given_up(self) -> bool:
         return self._closed or self._filler is None or self._failures >= MAX_FAILURES
 
     def take(self, backend: Backend, spec: SandboxSpec, layout: Layout) -> Opened | None:
         """A sandbox that has become this one; None if none stands ready, or none can become it."""
-        if backend != self._backend or spec.view is None or shape(spec) != self._shape:
+        if self._is_forked or backend != self._backend or spec.view is None or shape(spec) != self._shape:
             return None
         with self._changed:
             if not self._waiting:
@@ -186,6 +192,8 @@ class ReadySandboxes:
 
     def close(self) -> None:
         """End what nobody took."""
+        if self._is_forked:
+            return
         with self._changed:
             self._closed = True
             self._changed.notify_all()

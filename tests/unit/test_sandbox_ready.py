@@ -142,7 +142,7 @@ def test_what_cannot_be_shown_is_said_as_usual(
     config: SandboxConfig, spec: SandboxSpec, place: Path, ready: ReadySandboxes
 ) -> None:
     gone = replace(spec, mounts=(Mount(source=place / "gone", target="/data/shown"),))
-    with pytest.raises(SandboxError, match="No such file|gone"):
+    with pytest.raises(SandboxError, match=r"No such file|gone"):
         open_sandbox(config, gone, ready=ready)
     with open_sandbox(config, replace(spec, scratch=place / "after"), ready=ready) as box:
         assert output(box, "cat a.txt") == "one\n"
@@ -188,6 +188,26 @@ def test_all_die_with_a_killed_owner(spec: SandboxSpec, place: Path) -> None:
         os.kill(owner.pid, signal.SIGKILL)
     wait_for(lambda: not any(process.is_running() for process in below))
     wait_for(lambda: not processes_showing(place))
+
+
+def test_a_forked_child_takes_none_of_them(spec: SandboxSpec, place: Path) -> None:
+    config = config_of("overlay")
+    with ReadySandboxes(config, spec, folder=place / "ready", num=1) as ready:
+        assert ready.wait(60) == 1
+        stood = waiting_ids(place)
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                with open_sandbox(config, replace(spec, scratch=place / "child"), ready=ready) as box:
+                    code = 0 if output(box, "cat a.txt") == "one\n" else 2
+                ready.close()
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert waiting_ids(place) == stood
+        with open_sandbox(config, spec, ready=ready) as box:
+            assert spec.scratch.stat().st_ino in stood and output(box, "cat a.txt") == "one\n"
 
 
 def test_none_are_kept_where_trees_are_copies(spec: SandboxSpec, place: Path) -> None:
