@@ -25,7 +25,7 @@ from hpcjet.engine.members import Member, PoolMembers
 from hpcjet.engine.router import Router
 from hpcjet.engine.run_keys import engine_key, gateway_secret
 from hpcjet.engine.served import kind
-from hpcjet.engine.weights import Outcome, PoolWeights, read_asked
+from hpcjet.engine.weights import NotDone, Outcome, PoolWeights, read_asked
 from hpcjet.engine.words import PLACE, RESTART, to_json
 from hpcjet.errors import ConfigError, EngineError
 from hpcjet.rundir import RunDir, atomic_write
@@ -247,7 +247,7 @@ class Pool:
             tries = self._tries[number] = self._tries.get(number, 0) + 1
             _log.warning("replica-%d has not the pool's weights: %s", number, error)
             self._not_before[number] = time.monotonic() + min(_LONGEST_PAUSE_S, 2.0**tries)
-            if tries % _TRIES == 0:
+            if tries % _TRIES == 0 or (isinstance(error, NotDone) and error.broken):
                 self._restarting.put((number, f"it does not get the pool's weights: {error}"))
             return False
         self._tries.pop(number, None)

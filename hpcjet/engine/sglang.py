@@ -44,6 +44,23 @@ def options(config: ServedConfig, seat: Seat) -> list[str]:
     return [*found, *_several_nodes(seat), *config.extra_args]
 
 
+UPDATE_PATH = "/update_weights_from_disk"
+
+
+def update_request(path: str, version: int, *, abort: bool) -> dict[str, object]:
+    """The body of POST UPDATE_PATH, which loads weights while it serves, and forgets keys and values of the old ones.
+
+    Without `abort` it waits until no request runs. Answers then name the version as metadata.weight_version.
+    """
+    return {
+        "model_path": path,
+        "weight_version": str(version),
+        "abort_all_requests": abort,
+        "flush_cache": True,
+        "is_async": False,
+    }
+
+
 def environment(config: ServedConfig, seat: Seat) -> dict[str, str]:
     """Variables on top of the node's. The key is not among them: SGLang does not look for it there."""
     cache = compile_cache(config, seat, "sglang")

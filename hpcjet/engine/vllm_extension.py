@@ -147,7 +147,7 @@ class Extension:
 
     async def _generate(self, scope: Message, receive: Receive, answer: "_Answer", *, probe: bool) -> None:
         """A request for tokens: all of them come from the weights that are here when it begins."""
-        if not await self._gate.enter(probe=probe):
+        if self._broken or not await self._gate.enter(probe=probe):
             await answer.later("the weights change; ask again")
             return
         answer.names = self._names()
@@ -206,13 +206,15 @@ class Extension:
     async def _open(self, version: int) -> None:
         async with self._loading:
             if self._broken:
-                raise Refused(409, self._broken)
+                raise Refused(500, self._broken)
             if version != self._version:
                 raise Refused(409, f"the weights here have version {self._version}, not {version}")
             await self._gate.change("open")
 
     async def _load(self, engine: Any, asked: dict[str, Any]) -> dict[str, Any]:
         path, version, policy = Path(asked["path"]), int(asked["version"]), asked["policy"]
+        if self._broken:
+            raise Refused(500, self._broken)
         if policy not in POLICIES:
             raise Refused(400, f"policy={policy!r} is none of {', '.join(POLICIES)}")
         async with self._loading:
@@ -247,28 +249,20 @@ class Extension:
             raise Refused(422, f"{path}/config.json does not fit the model that runs: {why}")
 
     async def _replace(self, engine: Any, path: Path) -> None:
-        """Raises Refused if they could not be loaded; then the earlier ones are there again, or nothing is served."""
+        """Raises Refused if they could not be loaded; then nothing is served here any more."""
         # What still runs has no client any more; keys and values of the old weights are forgotten with it.
         await engine.pause_generation(mode="abort", clear_cache=True)
         try:
             await engine.collective_rpc("reload_weights", kwargs={"weights_path": str(path)})
             await engine.reset_prefix_cache()
         except Exception as error:
-            # Whatever it was: a part of the new weights may be in use.
-            await self._restore(engine, f"{path} could not be loaded: {type(error).__name__}: {error}"[:2000])
+            # Whatever it was: a part of the new weights is in use, and vLLM cannot load others over a load that failed
+            # (seen with 0.32: it reports success, and the engine dies or answers nonsense). Only a new process can.
+            why = f"{path} could not be loaded: {type(error).__name__}: {error}"[:2000]
+            self._broken = f"{why}; what was there is spoiled, and the engine must be started again"
+            raise Refused(500, self._broken) from None
         finally:
             await engine.resume_generation()
-
-    async def _restore(self, engine: Any, why: str) -> None:
-        earlier = self._path or engine.vllm_config.model_config.model
-        try:
-            await engine.collective_rpc("reload_weights", kwargs={"weights_path": earlier})
-            await engine.reset_prefix_cache()
-        except Exception as error:
-            # Its health check fails from now on, so that it is started again.
-            self._broken = f"{why}; nor could the earlier ones, {earlier}: {type(error).__name__}: {error}"[:3000]
-            raise Refused(500, self._broken) from None
-        raise Refused(422, why)
 
 
 class _Answer:

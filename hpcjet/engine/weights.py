@@ -64,10 +64,10 @@ class Outcome:
 class NotDone(EngineError):
     """A replica refused, or did not answer."""
 
-    def __init__(self, text: str, *, version: int | None = None, refused: bool = False) -> None:
-        """`version`: of the weights that it serves; None: not known, or its weights are of none any more."""
+    def __init__(self, text: str, *, version: int | None = None, refused: bool = False, broken: bool = False) -> None:
+        """`version`: of the weights that it serves; None: not known, or `broken`: they are of none any more."""
         super().__init__(text)
-        self.version, self.refused = version, refused
+        self.version, self.refused, self.broken = version, refused, broken
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,7 @@ class ServedWeights:
         raise NotDone(
             str(text)[:_SHOWN].replace(self.api_key, "(hidden)"),
             version=None if facts.get("broken") else facts.get("version"), refused=answer.status != 500,
+            broken=bool(facts.get("broken")),
         )  # fmt: skip
 
 

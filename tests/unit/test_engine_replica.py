@@ -110,6 +110,18 @@ def test_killed_it_is_started_again_and_nothing_is_left_of_it(watched: Make) -> 
     assert "failed after 2 starts" in one.changes[-1].reason and str(one.log) in one.changes[-1].reason
 
 
+def test_asked_for_it_starts_again_with_the_reason(watched: Make) -> None:
+    one = watched("child")
+    one.replica.restart("it does not run yet")
+    one.ready()
+    pid = one.replica.pid
+    assert pid is not None and one.starts == 1
+    one.replica.restart("its weights are spoiled")
+    one.until("ready", "restarting", "starting", "ready")
+    assert session_members(pid) == [] and one.starts == 2
+    assert (one.changes[2].reason, one.changes[-1].restarts) == ("its weights are spoiled", 1)
+
+
 def test_a_short_sickness_passes_and_a_long_one_is_a_hang(watched: Make) -> None:
     one = watched(config=replace(QUICK, health_timeout_s=3))
     one.ready()

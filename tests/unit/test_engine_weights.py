@@ -146,19 +146,19 @@ def test_requests_that_do_not_end_in_time_leave_the_old_weights(one: StubVllm, f
         assert failed.value.version == 0 and early.result().json() == {"weights": "first"} and not one.calls
 
 
-def test_a_load_that_fails_half_way_brings_the_old_weights_back(one: StubVllm, folders: tuple[Path, Path]) -> None:
+def test_after_a_load_that_failed_half_way_nothing_is_answered(one: StubVllm, folders: tuple[Path, Path]) -> None:
     (folders[1] / "bad").touch()
-    with pytest.raises(NotDone, match="could not be loaded: RuntimeError: invalid offset"):
-        weights_of(one).load(Weights(path=str(folders[1]), version=1), Policy.wait, timeout_s=9)
-    assert one.calls == ["second", "first"] and not one.paused
-    weights_of(one).open(0)
-    assert ask(one).json() == {"weights": "first"}
-    (folders[0] / "bad").touch()
-    with pytest.raises(NotDone, match="nor could the earlier ones") as failed:
-        weights_of(one).load(Weights(path=str(folders[1]), version=1), Policy.wait, timeout_s=9)
-    assert failed.value.version is None
-    with pytest.raises(NotDone, match="nor could the earlier ones"):
-        weights_of(one).open(0)
+
+    def load(path: Path, version: int) -> object:
+        return weights_of(one).load(Weights(path=str(path), version=version), Policy.wait, timeout_s=9)
+
+    with pytest.raises(NotDone, match=r"could not be loaded: RuntimeError: invalid offset; .* started again") as failed:
+        load(folders[1], 1)
+    assert failed.value.version is None and failed.value.broken and not failed.value.refused and not one.paused
+    for call in (lambda: weights_of(one).open(0), lambda: load(folders[0], 2)):
+        with pytest.raises(NotDone, match="invalid offset"):
+            call()
+    assert one.calls == ["second"] and [ask(one).status, ask(one, headers={PROBE_HEADER: "1"}).status] == [409, 409]
     assert head(one, "GET", "/health")[0] == 503, "so that it is started again"
 
 
@@ -327,18 +327,39 @@ def test_one_that_fails_is_lost_before_the_others_go_on_and_comes_back_with_the_
 
 def test_if_none_can_all_go_on_as_before(three: list[StubVllm], folders: tuple[Path, Path]) -> None:
     pool = Pool(three)
-    (folders[1] / "bad").touch()
-    with pytest.raises(EngineError, match=r"were not changed: r0, r1, r2: .*invalid offset"):
-        pool.change(folders[1], 1)
-    assert not pool.lost and pool.weights.current.version == 0
+    for stub in three:
+        stub.delay_s = 1
+    with ThreadPoolExecutor(3) as threads:
+        answers = [threads.submit(ask, stub) for stub in three]
+        time.sleep(0.3)
+        with pytest.raises(EngineError, match=r"were not changed: r0, r1, r2: 1 requests still run after 0\.1 s"):
+            pool.change(folders[1], 1, timeout_s=0.1)
+        assert not pool.lost and pool.weights.current.version == 0
+        assert [each.result().json() for each in answers] == [{"weights": "first"}] * 3
+    for stub in three:
+        stub.delay_s = 0
     assert [ask(stub).json() for stub in three] == [{"weights": "first"}] * 3
-    (folders[1] / "bad").unlink()
     with pytest.raises(EngineError, match=r"were not changed: r0, r1, r2: .*no such folder"):
         pool.change(folders[1] / "none", 1)
     assert all(each.updated for each in pool.change(folders[1], 1).values())
     for version in (1, 0, -1):
         with pytest.raises(ConfigError, match="the next may be 2"):
             pool.change(folders[1], version)
+
+
+def test_weights_that_spoil_every_replica_cost_their_restart_and_no_version(
+    three: list[StubVllm], folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = Pool(three)
+    (folders[1] / "bad").touch()
+    with pytest.raises(EngineError, match=r"were not changed: r0, r1, r2: .*invalid offset"):
+        pool.change(folders[1], 1)
+    assert list(pool.lost) == ["r0", "r1", "r2"]
+    with pytest.raises(NotDone, match="invalid offset") as failed:
+        pool.weights.bring_up(three[0].url)
+    assert failed.value.broken
+    with served(monkeypatch, folders[0], pooled=True) as again:
+        assert pool.weights.bring_up(again.url) == 0 and ask(again).json() == {"weights": "first"}
 
 
 def test_a_replica_that_is_gone_is_lost_and_a_new_one_begins_with_the_newest(
