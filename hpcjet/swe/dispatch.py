@@ -109,13 +109,16 @@ class Dispatcher:
         for gone in self._known_nodes - alive.keys():
             _log.warning("node %s is gone", gone)
         self._known_nodes &= alive.keys()
+        too_small: BootstrapError | None = None
         for node_id, node in alive.items():
             if node_id not in self._known_nodes:
                 self._known_nodes.add(node_id)
-                self._start_hosts(node_id, node)
+                too_small = self._start_hosts(node_id, node) or too_small
+        if too_small and not self._hosts:
+            raise too_small
 
-    def _start_hosts(self, node_id: str, node: dict[str, Any]) -> None:
-        """As many as the node has room for. Raises BootstrapError if it has none and no other node works either."""
+    def _start_hosts(self, node_id: str, node: dict[str, Any]) -> BootstrapError | None:
+        """As many as the node has room for; the error if it has none, which counts if no other node has any."""
         resources = node["Resources"]
         cpus = resources.get("CPU", 0)
         if self._serving is not None:
@@ -123,12 +126,11 @@ class Dispatcher:
         try:
             sizes = host_sizes(cpus, resources.get("memory", 0), self._exp)
         except BootstrapError as error:
-            if not self._hosts:
-                raise
-            _log.warning("%s is of no use: %s", node["NodeManagerHostname"], error)
-            return
+            _log.warning("%s has no attempts: %s", node["NodeManagerHostname"], error)
+            return error
         for slots in sizes:
             self._start_host(node_id, node["NodeManagerHostname"], slots)
+        return None
 
     def _start_host(self, node_id: str, name: str, slots: int) -> None:
         pin = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id, soft=False)
