@@ -23,6 +23,7 @@ _MEMORY = "lower engine.max_model_len or engine.max_num_seqs, or raise engine.te
 _CAUSES: list[tuple[str, str, str, bool]] = [
     ("unknown option", r"error: (unrecognized arguments: .*|ambiguous option: .*)", _OPTION, True),
     ("wrong option", r"error: (argument .*)", "correct it; see the options of this version of the engine", True),
+    ("wrong setting", r"(?m)^ *Value error, (.*)", "correct it; the words are the engine's own", True),
     (
         "wrong tool call parser",
         r"(invalid tool call parser.*|KeyError: .*tool parser.*)",

@@ -238,6 +238,7 @@ def test_a_listener_that_fails_is_told_as_a_failure(tmp_path: Path) -> None:
     ("line", "kind"),
     [
         ("api_server.py: error: unrecognized arguments: --no-such", "unknown option"),
+        ("1 validation error for ModelConfig\n  Value error, User-specified max_model_len (4096) is", "wrong setting"),
         ("api_server.py: error: argument --dtype: invalid choice: 'x'", "wrong option"),
         ("HFValidationError: Repo id must be in the form 'repo_name'", "wrong model"),
         ("OSError: /m does not appear to have a file named config.json.", "wrong model"),
