@@ -5,6 +5,7 @@ Its weights are the name of the folder that was loaded last. A folder with a fil
 
 import asyncio
 import json
+import os
 import socket
 import struct
 import threading
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -23,6 +25,7 @@ from hpcjet.engine.weights import ServedWeights
 
 KEY = "sesame-0123456789"
 CHAT = "/v1/chat/completions"
+_ENVIRONMENT = threading.Lock()
 SHAPES = {"embed.weight": (4, 2), "layer.0.weight": (2, 2)}
 
 
@@ -51,6 +54,8 @@ class StubVllm:
     """How long an answer takes."""
     late_s: float = 0.0
     """How long an order to change the weights takes to arrive."""
+    spoils: bool = False
+    """Whether a load fails half way, here alone."""
     paused: bool = False
     forgotten: int = 0
     """How often keys and values were forgotten."""
@@ -77,7 +82,7 @@ class StubVllm:
         self.calls.append(folder.name)
         self.loaded = f"part of {folder.name}"
         await asyncio.sleep(0.02)
-        if (folder / "bad").exists():
+        if self.spoils or (folder / "bad").exists():
             raise RuntimeError("invalid offset")
         self.loaded = folder.name
 
@@ -91,7 +96,8 @@ class StubVllm:
             await send({"type": "http.response.start", "status": 200, "headers": [(b"X-Replica", b"forged")]})
             await send({"type": "http.response.body", "body": b"first ", "more_body": True})
         await asyncio.sleep(self.delay_s)
-        answer = {"weights": self.loaded if self.loaded == before else "mixed"}
+        message = {"role": "assistant", "content": self.loaded if self.loaded == before else "mixed"}
+        answer = {"id": "x", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
         if asked.get("stream"):
             await send({"type": "http.response.body", "body": json.dumps(answer).encode()})
         else:
@@ -104,16 +110,13 @@ async def _send(send: Any, value: Any) -> None:
 
 
 @contextmanager
-def served(
-    monkeypatch: pytest.MonkeyPatch, model: Path, *, name: str = "r0", pooled: bool = False
-) -> Iterator[StubVllm]:
+def served(model: Path, *, name: str = "r0", pooled: bool = False, key: str = KEY, port: int = 0) -> Iterator[StubVllm]:
     """One replica over HTTP."""
     uvicorn = pytest.importorskip("uvicorn")
-    monkeypatch.setenv("VLLM_API_KEY", KEY)
-    monkeypatch.setenv(REPLICA_VARIABLE, name)
-    monkeypatch.setenv(CLOSED_VARIABLE, "1" if pooled else "")
     stub = StubVllm(model)
-    extension = Extension(stub)
+    told = {"VLLM_API_KEY": key, REPLICA_VARIABLE: name, CLOSED_VARIABLE: "1" if pooled else ""}
+    with _ENVIRONMENT, mock.patch.dict(os.environ, told):
+        extension = Extension(stub)
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
         if scope["path"] == "/hpcjet/weights":
@@ -121,7 +124,8 @@ def served(
         await extension({**scope, "app": stub}, receive, send)
 
     with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
         listener.listen(64)
         stub.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         settings = uvicorn.Config(application, log_level="critical", lifespan="off", timeout_graceful_shutdown=1)
@@ -137,6 +141,11 @@ def served(
 
 def ask(stub: StubVllm, *, key: str = KEY, timeout_s: float = 20, headers: Any = None, **body: Any) -> Answer:
     return request("POST", stub.url + CHAT, timeout_s=timeout_s, api_key=key, headers=headers, body=body)
+
+
+def text(answer: Answer) -> str:
+    """Which weights it came from."""
+    return str(answer.json()["choices"][0]["message"]["content"])
 
 
 def weights_of(stub: StubVllm) -> ServedWeights:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_vllm_stub import CHAT, KEY, SHAPES, StubVllm, ask, checkpoint, served, weights_of
+from engine_vllm_stub import CHAT, KEY, SHAPES, StubVllm, ask, checkpoint, served, text, weights_of
 
 from hpcjet.engine import vllm_extension
 from hpcjet.engine.http import Answer, Unanswered, request
@@ -30,17 +30,15 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 
 
 @pytest.fixture
-def one(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[StubVllm]:
-    with served(monkeypatch, folders[0]) as stub:
+def one(folders: tuple[Path, Path]) -> Iterator[StubVllm]:
+    with served(folders[0]) as stub:
         yield stub
 
 
 @pytest.fixture
-def three(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[list[StubVllm]]:
+def three(folders: tuple[Path, Path]) -> Iterator[list[StubVllm]]:
     with contextlib.ExitStack() as stack:
-        yield [
-            stack.enter_context(served(monkeypatch, folders[0], name=f"r{number}", pooled=True)) for number in range(3)
-        ]
+        yield [stack.enter_context(served(folders[0], name=f"r{number}", pooled=True)) for number in range(3)]
 
 
 def wait_until(true: Callable[[], object]) -> None:
@@ -111,12 +109,12 @@ def test_wait_lets_requests_end_with_the_old_weights(one: StubVllm, folders: tup
         change = pool.submit(weights_of(one).load, Weights(path=str(folders[1]), version=7), Policy.wait, timeout_s=9)
         wait_until(lambda: state(one)["state"] == "loading")
         late = pool.submit(ask, one)
-        assert early.result().json() == {"weights": "first"}
+        assert text(early.result()) == "first"
         facts = change.result()
         assert facts["version"] == 7 and facts["waited_s"] > 0 and facts["state"] == "closed"
         assert not late.done() and one.forgotten == 2 and not one.paused
         weights_of(one).open(7)
-        assert late.result().json() == {"weights": "second"}
+        assert text(late.result()) == "second"
     assert head(one, "POST", CHAT) == (200, "r0", "7")
 
 
@@ -143,7 +141,7 @@ def test_requests_that_do_not_end_in_time_leave_the_old_weights(one: StubVllm, f
         assert late.status == 409, "it may find another replica"
         with pytest.raises(NotDone, match=r"1 requests still run after 0\.5 s") as failed:
             change.result()
-        assert failed.value.version == 0 and early.result().json() == {"weights": "first"} and not one.calls
+        assert failed.value.version == 0 and text(early.result()) == "first" and not one.calls
 
 
 def test_after_a_load_that_failed_half_way_nothing_is_answered(one: StubVllm, folders: tuple[Path, Path]) -> None:
@@ -274,7 +272,7 @@ class Session(threading.Thread):
         while not self._until.is_set():
             answer = self._ask()
             if answer.status == 200:
-                self.seen.append(answer.json()["weights"])
+                self.seen.append(text(answer))
             else:
                 assert answer.status == 409
                 self.repeats += 1
@@ -319,10 +317,10 @@ def test_one_that_fails_is_lost_before_the_others_go_on_and_comes_back_with_the_
         found = pool.change(folders[1], 3, timeout_s=0.5)
         assert [each.updated for each in found.values()] == [True, False, True] and found["r1"].version == 0
         assert list(pool.lost) == ["r1"] and "still run" in found["r1"].problem == pool.lost["r1"]
-        assert state(three[1])["state"] == "closed" and slow.result().json() == {"weights": "first"}
+        assert state(three[1])["state"] == "closed" and text(slow.result()) == "first"
     three[1].delay_s = 0
     assert pool.weights.bring_up(three[1].url) == 3
-    assert ask(three[1]).json() == {"weights": "second"} and pool.weights.current.version == 3
+    assert text(ask(three[1])) == "second" and pool.weights.current.version == 3
 
 
 def test_if_none_can_all_go_on_as_before(three: list[StubVllm], folders: tuple[Path, Path]) -> None:
@@ -335,10 +333,10 @@ def test_if_none_can_all_go_on_as_before(three: list[StubVllm], folders: tuple[P
         with pytest.raises(EngineError, match=r"were not changed: r0, r1, r2: 1 requests still run after 0\.1 s"):
             pool.change(folders[1], 1, timeout_s=0.1)
         assert not pool.lost and pool.weights.current.version == 0
-        assert [each.result().json() for each in answers] == [{"weights": "first"}] * 3
+        assert [text(each.result()) for each in answers] == ["first"] * 3
     for stub in three:
         stub.delay_s = 0
-    assert [ask(stub).json() for stub in three] == [{"weights": "first"}] * 3
+    assert [text(ask(stub)) for stub in three] == ["first"] * 3
     with pytest.raises(EngineError, match=r"were not changed: r0, r1, r2: .*no such folder"):
         pool.change(folders[1] / "none", 1)
     assert all(each.updated for each in pool.change(folders[1], 1).values())
@@ -348,7 +346,7 @@ def test_if_none_can_all_go_on_as_before(three: list[StubVllm], folders: tuple[P
 
 
 def test_weights_that_spoil_every_replica_cost_their_restart_and_no_version(
-    three: list[StubVllm], folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+    three: list[StubVllm], folders: tuple[Path, Path]
 ) -> None:
     pool = Pool(three)
     (folders[1] / "bad").touch()
@@ -358,21 +356,21 @@ def test_weights_that_spoil_every_replica_cost_their_restart_and_no_version(
     with pytest.raises(NotDone, match="invalid offset") as failed:
         pool.weights.bring_up(three[0].url)
     assert failed.value.broken
-    with served(monkeypatch, folders[0], pooled=True) as again:
-        assert pool.weights.bring_up(again.url) == 0 and ask(again).json() == {"weights": "first"}
+    with served(folders[0], pooled=True) as again:
+        assert pool.weights.bring_up(again.url) == 0 and text(ask(again)) == "first"
 
 
 def test_a_replica_that_is_gone_is_lost_and_a_new_one_begins_with_the_newest(
-    three: list[StubVllm], folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+    three: list[StubVllm], folders: tuple[Path, Path]
 ) -> None:
     pool = Pool(three)
     gone = StubVllm(folders[0], url="http://127.0.0.1:9")
     pool.stubs["r3"] = pool.routed["r3"] = gone
     found = pool.change(folders[1], 1)
     assert list(pool.lost) == ["r3"] and found["r3"].version is None and "no answer" in found["r3"].problem
-    with served(monkeypatch, folders[0], name="r3", pooled=True) as again:
+    with served(folders[0], name="r3", pooled=True) as again:
         assert pool.weights.bring_up(again.url) == 1
-        assert ask(again).json() == {"weights": "second"} and head(again, "POST", CHAT) == (200, "r3", "1")
+        assert text(ask(again)) == "second" and head(again, "POST", CHAT) == (200, "r3", "1")
 
 
 def test_weights_of_a_change_that_failed_are_not_taken_for_the_pools(
