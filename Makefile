@@ -33,7 +33,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' || \
 	  { echo "hpcjet needs Python 3.10 to 3.12: make PYTHON=/path/to/python3.11"; exit 2; }
 	@$(PYTHON) -m venv $(VENV) || { echo "on Debian: apt-get install python3-venv"; exit 2; }
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[swe]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[swe,engine]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed

@@ -29,6 +29,8 @@ Turn a config into a running job: on this machine, or on a Slurm cluster.
                                                     script, node plan and cost
   +exp=swe engine=openai engine.base_url=http://host:8000/v1 engine.model=NAME
                                                     a model behind a URL
+  +exp=swe engine=vllm engine.model=/models/NAME    a model on the run's own nodes
+  +exp=serve engine=vllm engine.model=/models/NAME  a model for others to use
   +exp=ray -- python my_program.py --lr 0.1         your own program, with Ray
   +exp=mpi cluster=slurm cluster.nodes=4 -- python -m mpi4py my_program.py
 
