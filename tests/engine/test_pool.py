@@ -15,11 +15,12 @@ import pytest
 from scene import HOST, free_port
 
 from hpcjet.cluster.lifeline import Line, connect
+from hpcjet.cluster.site import RAY_TOKEN
 from hpcjet.config.engine import Device, VllmConfig
 from hpcjet.engine.gateway import read_calls
 from hpcjet.engine.http import request
 from hpcjet.engine.pool import Pool
-from hpcjet.engine.run_keys import RAY_TOKEN, engine_key
+from hpcjet.engine.run_keys import engine_key
 from hpcjet.engine.words import PLACE, REPLICA, RESTART, NodeFacts, ShareOrder
 from hpcjet.errors import ConfigError, EngineError, NodeLostError
 from hpcjet.rundir import RunDir
