@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
+from hpcjet.cluster.aftermath import sweep_here
 from hpcjet.cluster.child import tail
 from hpcjet.cluster.output import Output
 from hpcjet.cluster.signals import Interrupted, signals_raise
@@ -164,6 +165,8 @@ def _vanished(run: RunDir, submission: Submission, job: JobState) -> RunState:
     logs = sorted(run.submit_folder.glob(f"{submission.job_id}_*_log.*"), key=os.path.getmtime)
     shown = f"; {logs[-1]} ends with:\n{tail(logs[-1])}" if logs else ""
     what = f"Slurm job {submission.job_id}" if submission.cluster == "slurm" else "the local job"
+    if submission.cluster != "slurm":
+        sweep_here()  # on a node the batch script does it
     full = f" (no space is left in {run})" if _is_full(run) else ""
     reason = f"{what} ended ({job.state}) without a word{full}{shown}"
     return RunState(Phase.failed, exit_code=EXIT_CLUSTER, reason=reason)

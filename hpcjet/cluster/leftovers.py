@@ -4,11 +4,14 @@ import contextlib
 import fcntl
 import logging
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 from hpcjet.sandbox.scratch import remove_tree
 
+TEMP_VARIABLE = "HPCJET_TEMP"
+"""Names the private temp folder of the node to everything that runs there."""
 PREFIX = "hj-"
 OWNER = ".hpcjet-agent"
 """Marks a folder as one of ours; one without it is just being made, or somebody else's."""
@@ -47,7 +50,21 @@ def sweep(base: Path, *, prefix: str = PREFIX) -> None:
             if folder.is_symlink() or folder.stat().st_uid != os.geteuid() or not _left_behind(folder):
                 continue
             _log.info("removing %s, which a process that was killed left behind", folder)
+            end_users(folder)
             remove_tree(folder)
+
+
+def end_users(folder: Path) -> None:
+    """SIGKILL what was started for a temp folder, by its environment, and outlived whoever held the folder.
+
+    A worker process that Ray was just starting looks for its Ray for minutes.
+    """
+    mark = os.fsencode(f"{TEMP_VARIABLE}={folder}")
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if mark in (entry / "environ").read_bytes().split(b"\0"):
+                    os.kill(int(entry.name), signal.SIGKILL)
 
 
 def _left_behind(folder: Path) -> bool:

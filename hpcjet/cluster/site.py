@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcjet.cluster.gpus import gpu_environment
+from hpcjet.cluster.leftovers import TEMP_VARIABLE as TEMP_VARIABLE
 from hpcjet.cluster.leftovers import held, sweep
 from hpcjet.cluster.memory import folder_in_memory, sweep_memory
 from hpcjet.cluster.place import Place
@@ -17,8 +18,6 @@ from hpcjet.plan import Plan
 from hpcjet.rundir import path_name
 from hpcjet.sandbox.scratch import remove_tree
 
-TEMP_VARIABLE = "HPCJET_TEMP"
-"""Names the private temp folder of the node to everything that runs there."""
 RAY_TOKEN = "ray-token"
 """The secret of a run with which Ray's parts know each other."""
 

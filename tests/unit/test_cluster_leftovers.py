@@ -59,3 +59,23 @@ def test_folders_of_another_kind_are_held_and_swept_alike(tmp_path: Path) -> Non
     sweep(tmp_path, prefix="attempts-")
     os.close(lives)
     assert {path.name for path in tmp_path.iterdir()} == {"attempts-2", "hj-1"}
+
+
+def test_what_was_started_for_a_folder_ends_with_it(tmp_path: Path) -> None:
+    gone, alive = tmp_path / "hj-gone", tmp_path / "hj-alive"
+    for folder in (gone, alive):
+        folder.mkdir()
+    os.close(hold(gone))
+    lock = hold(alive)
+    sleepers = [
+        subprocess.Popen(["sleep", "60"], env={**os.environ, "HPCJET_TEMP": str(folder)}) for folder in (gone, alive)
+    ]
+    try:
+        sweep(tmp_path)
+        assert sleepers[0].wait(10) == -signal.SIGKILL
+        assert sleepers[1].poll() is None
+    finally:
+        os.close(lock)
+        for sleeper in sleepers:
+            sleeper.kill()
+            sleeper.wait()
