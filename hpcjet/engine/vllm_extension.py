@@ -118,7 +118,7 @@ class Extension:
     def __init__(self, app: App) -> None:
         self._app = app
         self._replica = os.environ.get(REPLICA_VARIABLE, "")
-        self._keys = f"Bearer {os.environ['VLLM_API_KEY']}".encode()
+        self._key = os.environ["VLLM_API_KEY"].encode()
         self._gate = Gate(is_open=not os.environ.get(CLOSED_VARIABLE))
         self._version = 0
         self._path = ""
@@ -134,7 +134,7 @@ class Extension:
         answer = _Answer(send, self._names())
         path, headers = scope["path"], dict(scope["headers"])
         ours, asks = path.startswith("/hpcjet/"), scope["method"] not in ("GET", "HEAD", "OPTIONS")
-        if (ours or asks) and not hmac.compare_digest(headers.get(b"authorization", b""), self._keys):
+        if (ours or asks) and not self._knows(headers.get(b"authorization", b"")):
             await answer.whole(401, {"error": {"message": "wrong or missing API key", "code": "invalid_api_key"}})
         elif ours:
             await self._serve(scope, receive, answer)
@@ -144,6 +144,10 @@ class Extension:
             await answer.whole(503, {"error": {"message": self._broken}})
         else:
             await self._app(scope, receive, answer.send)
+
+    def _knows(self, authorization: bytes) -> bool:
+        kind, _, key = authorization.partition(b" ")
+        return kind.lower() == b"bearer" and hmac.compare_digest(key.strip(), self._key)
 
     async def _generate(self, scope: Message, receive: Receive, answer: "_Answer", *, probe: bool) -> None:
         """A request for tokens: all of them come from the weights that are here when it begins."""

@@ -80,6 +80,12 @@ def test_every_answer_says_whose_it_is(one: StubVllm) -> None:
 def test_no_request_for_work_is_answered_without_the_key(one: StubVllm, method: str, path: str, status: int) -> None:
     for key in ("", "other", KEY[:-1]):
         assert head(one, method, path, key=key)[0] == status
+    assert (
+        request("POST", one.url + CHAT, timeout_s=5, headers={"Authorization": f"Basic {KEY}"}, body={}).status == 401
+    )
+    assert (
+        request("POST", one.url + CHAT, timeout_s=5, headers={"Authorization": f"bearer {KEY}"}, body={}).status == 200
+    )
 
 
 def test_requests_of_agents_wait_for_the_pool_and_probes_do_not(three: list[StubVllm]) -> None:
