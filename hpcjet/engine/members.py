@@ -9,7 +9,7 @@ from hpcjet.cluster.members import HELLO
 from hpcjet.config.engine import ServedConfig
 from hpcjet.engine.placement import ReplicaPlace, place
 from hpcjet.engine.replica import ReplicaState
-from hpcjet.engine.words import REPLICA, NodeFacts, ShareOrder
+from hpcjet.engine.words import REPLICA, NodeFacts, ShareOrder, StageParent
 
 LOST = "its node is gone"
 
@@ -112,6 +112,22 @@ class PoolMembers:
                     )  # fmt: skip
                     found.append(order)
         return found
+
+    def stage_parent(self, rank: int) -> StageParent | None:
+        """From which node the one of this rank fetches the weights; None: it reads the source.
+
+        The nodes with replicas are a tree with two children each, in the order of their ranks. A node that is gone
+        keeps its place, so that none ever waits for one below it; its children turn to the one above.
+        """
+        hosts = {share.host for member in self.replicas.values() for share in member.place.shares}
+        tree = [each for each in sorted(self.nodes) if self.nodes[each].host in hosts]
+        at = tree.index(rank) if rank in tree else 0
+        while at:
+            at = (at - 1) // 2
+            node = self.nodes[tree[at]]
+            if node.stage_port and tree[at] not in self.gone:
+                return StageParent(address=node.address, port=node.stage_port, hops=(at + 1).bit_length())
+        return None
 
     def why_none(self) -> str:
         """Why no replica can serve any more; empty if one still may."""

@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,15 @@ from hpcjet.cluster.lifeline import Line, connect
 from hpcjet.cluster.ports import free_blocks
 from hpcjet.cluster.signals import Interrupted, signals_raise
 from hpcjet.cluster.site import TEMP_VARIABLE
-from hpcjet.config.engine import Device, ServedConfig
+from hpcjet.config.engine import Device, ServedConfig, Stage
 from hpcjet.engine.devices import Devices, find_devices
 from hpcjet.engine.replica import Change, ReplicaState
 from hpcjet.engine.run_keys import engine_key
 from hpcjet.engine.served import ServedEngine
 from hpcjet.engine.spec import EngineSite
-from hpcjet.engine.words import MOST_REPLICAS, PLACE, REPLICA, RESTART, NodeFacts, ShareOrder
+from hpcjet.engine.stage import SHELF
+from hpcjet.engine.stage_server import StageServer
+from hpcjet.engine.words import MOST_REPLICAS, PLACE, REPLICA, RESTART, NodeFacts, ShareOrder, StageParent
 from hpcjet.errors import EXIT_CLUSTER, EXIT_INTERRUPTED, EXIT_OK, EngineError, NodeLostError
 from hpcjet.plan import Plan, read_plan
 from hpcjet.rundir import path_name
@@ -51,14 +53,18 @@ class Node:
         self._numbers: dict[int, str] = {}
         """Number of a replica -> name of its part here."""
         self._news: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._server = self._serve_copies()
+        self._parent: StageParent | None = None
 
     def run(self) -> None:
         """Serve until the pool is gone. Raises OSError if it is not found, NodeLostError when it goes."""
-        line = self._find_pool(node_facts(self._config, self._where))
+        facts = node_facts(self._config, self._where)
+        line = self._find_pool(replace(facts, stage_port=self._server.port if self._server else 0))
         try:
             while True:
                 for said in line.hear(_LISTEN_S):
                     if said["word"] == PLACE:
+                        self._parent = StageParent(**parent) if (parent := said["parent"]) else None
                         self._take([ShareOrder.of(share) for share in said["shares"]])
                     elif said["word"] == RESTART and said["number"] in self._numbers:
                         self._engines[self._numbers[said["number"]]].restart(said["reason"])
@@ -69,9 +75,21 @@ class Node:
 
     def stop(self) -> None:
         """End all replicas, at the same time."""
+        if self._server:
+            self._server.close()
         engines = list(self._engines.values())
         with ThreadPoolExecutor(max(1, len(engines))) as pool:
             list(pool.map(ServedEngine.stop, engines))
+
+    def _serve_copies(self) -> StageServer | None:
+        """None where nothing is staged, and where no port is to be had: then other nodes go without this one."""
+        if self._config.stage is Stage.none:
+            return None
+        try:
+            return StageServer(self._where["address"], key=self._key, find=SHELF.find)
+        except OSError as error:
+            _log.warning("no other node gets the weights from this one: %s", error)
+            return None
 
     def _find_pool(self, facts: NodeFacts) -> Line:
         deadline = time.monotonic() + CONNECT_S
@@ -122,6 +140,7 @@ class Node:
             rank=order.rank,
             leader=order.leader,
             leader_port=order.leader_port,
+            stage_parent=self._parent,
             replica=f"replica-{order.number}",
         )
 
@@ -136,6 +155,7 @@ def node_facts(config: ServedConfig, where: dict[str, Any]) -> NodeFacts:
         address=where["address"],
         gpus=devices.names,
         cores=tuple(sorted(os.sched_getaffinity(0))),
+        cpus=where["cpus"],
         links=topology.links if topology else (),
         near=topology.cores if topology else (),
         blocks=tuple(block.base for block in islice(blocks, min(MOST_REPLICAS, max(4, len(devices.names))))),

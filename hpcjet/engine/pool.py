@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -201,7 +202,10 @@ class Pool:
 
     def _tell(self, rank: int) -> None:
         if self._hub and self._members.replicas:
-            self._hub.tell(rank, PLACE, shares=to_json(self._members.orders(rank)))
+            parent = self._members.stage_parent(rank)
+            self._hub.tell(
+                rank, PLACE, shares=to_json(self._members.orders(rank)), parent=asdict(parent) if parent else None
+            )
 
     def _route(self) -> None:
         """Have the router know the replicas that serve, and no others."""

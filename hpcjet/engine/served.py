@@ -99,7 +99,9 @@ class ServedEngine:
             yield
             return
         try:
-            SHELF.take(model, copy, say=self._say, stopping=stopping)
+            SHELF.take(
+                model, copy, say=self._say, stopping=stopping, parent=self._site.stage_parent, key=self._site.api_key
+            )
             yield
         finally:
             SHELF.give_back(copy)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hpcjet.engine.endpoint import Endpoint
+from hpcjet.engine.words import StageParent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,8 @@ class EngineSite:
     leader: str = ""
     """Of a spread replica: address and port on the node of rank 0 where its parts meet."""
     leader_port: int = 0
+    stage_parent: StageParent | None = None
+    """From which node the weights are fetched when they are staged; None: from where they lie."""
     replica: str = ""
     """What a pool calls the replica as a whole, and its answers tell; empty: there is no pool."""
 

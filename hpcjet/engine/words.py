@@ -8,7 +8,7 @@ from hpcjet.engine.placement import EngineNode
 from hpcjet.engine.topology import Topology
 
 PLACE = "place"
-"""From the pool: the shares of replicas that run on this node; facts: shares."""
+"""From the pool: the shares of replicas that run on this node, and its StageParent; facts: shares, parent."""
 REPLICA = "replica"
 """From a node: the state of a share; facts: number, rank, state, reason, restarts."""
 RESTART = "restart"
@@ -35,6 +35,8 @@ class NodeFacts:
     """First ports of free blocks, one for each replica that may come."""
     ends: float | None = None
     """When its allocation ends, in Unix seconds; None: not known."""
+    stage_port: int = 0
+    """Where it passes on the weights that it has copied; 0: it does not."""
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> "NodeFacts":
@@ -47,6 +49,16 @@ class NodeFacts:
     def engine_node(self) -> EngineNode:
         topology = Topology(self.links, self.near) if self.links else None
         return EngineNode(host=self.host, gpus=self.gpus, cores=self.cores, topology=topology)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageParent:
+    """The node from which another one fetches the weights."""
+
+    address: str
+    port: int
+    hops: int
+    """How many times the weights have gone from node to node once they are here from there."""
 
 
 @dataclass(frozen=True, kw_only=True)
