@@ -66,14 +66,16 @@ class Upstream:
     async def pieces(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         """The body as it comes. Raises Trouble "stalled" where no byte comes for too long."""
         content = response.content
-        while True:
-            try:
-                piece = await asyncio.wait_for(content.readany(), self._limits.stall_s)
-            except TIMEOUTS:
-                raise Trouble("stalled", 504, f"no byte for {self._limits.stall_s:g} s within an answer") from None
+        while not content.at_eof():
+            # What is there already needs no timer, and that is most often all.
+            piece = content.read_nowait()
             if not piece:
-                return
-            yield piece
+                try:
+                    piece = await asyncio.wait_for(content.readany(), self._limits.stall_s)
+                except TIMEOUTS:
+                    raise Trouble("stalled", 504, f"no byte for {self._limits.stall_s:g} s within an answer") from None
+            if piece:
+                yield piece
 
     async def whole(self, response: aiohttp.ClientResponse) -> bytes:
         """The body. Raises Trouble as `pieces` does."""
