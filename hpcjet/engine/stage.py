@@ -165,7 +165,9 @@ class _Maker:
             if upstream:
                 upstream.close()
         took, whole = max(0.001, time.monotonic() - begin), sum(length for _, _, length in parts.all)
-        origin = f"; {parts.read / GIB:.2f} GiB of it from there, the rest from {upstream.label}" if upstream else ""
+        origin = (
+            f"; {parts.read / GIB:.2f} GiB of it from the source, the rest from {upstream.label}" if upstream else ""
+        )
         self.say(
             f"copied {self.model} to {self.folder}: {whole / GIB:.2f} GiB in {took:.1f} s, "
             f"{whole / GIB / took:.2f} GiB/s{origin}"
