@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -270,26 +271,32 @@ def test_a_parent_that_does_not_get_on_is_given_up(
 @pytest.mark.parametrize("kind", ["refused", "silent", "nonsense", "endless line"])
 def test_a_parent_that_never_comes(kind: str, model: Path, make: Callable[..., Node], impatient: None) -> None:
     child = make(1, model)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        if kind == "refused":
-            listener.close()
-        else:
-            words = {"silent": b"", "nonsense": b"[1]\n", "endless line": b"x" * 10_000}[kind]
-            threading.Thread(target=_babble, args=(listener, words), daemon=True).start()
+    words = {"silent": b"", "nonsense": b"[1]\n", "endless line": b"x" * 10_000}.get(kind, b"")
+    with contextlib.ExitStack() as stack:
+        port = stack.enter_context(talking(partial(_babble, words=words))) if kind != "refused" else free_port()
         child.begin(StageParent(address="127.0.0.1", port=port, hops=1))
         child.end()
     assert child.error is None and child.is_whole()
     assert child.said[0].startswith(f"nothing more comes from the node at 127.0.0.1:{port}: ")
 
 
-def _babble(listener: socket.socket, words: bytes) -> None:
-    talking = []
-    with contextlib.suppress(OSError):
+def _babble(listener: socket.socket, *, words: bytes) -> None:
+    with contextlib.ExitStack() as talking, contextlib.suppress(OSError):
         while True:
             connection, _ = listener.accept()
-            talking.append(connection)
+            talking.enter_context(connection)
             connection.sendall(words)
+
+
+@contextlib.contextmanager
+def talking(talk: Callable[[socket.socket], None]) -> Iterator[int]:
+    """The port of what listens in the place of a parent."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=talk, args=(listener,))
+        thread.start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)  # closing it alone would leave the thread in accept
+        thread.join(DEADLINE_S)
 
 
 def test_only_who_knows_the_key_gets_anything(
@@ -317,6 +324,21 @@ def _overheard(say: Callable[..., None], sent: list[bytes]) -> Callable[..., Non
         say(wire, **facts)
 
     return wrapped
+
+
+@pytest.mark.parametrize("proof", ["", "f" * 64, None], ids=["empty", "wrong", "none"])
+def test_who_does_not_prove_to_know_the_key_is_sent_nothing(proof: str | None, model: Path) -> None:
+    parts = whole(model)
+    with (
+        contextlib.closing(StageServer("127.0.0.1", key=KEY, find=served_by(parts))) as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=20) as stranger,
+    ):
+        wire = Wire(stranger)
+        assert list(wire.hear()) == ["nonce"]
+        wire.say(proof=proof, nonce="0" * 32, digest=parts.digest)
+        with pytest.raises(OSError, match=r"hung up|reset|Broken pipe"):
+            wire.say(part=0)
+            wire.hear()
 
 
 def test_a_parent_proves_itself_too(model: Path, make: Callable[..., Node]) -> None:
@@ -388,14 +410,13 @@ def whole(model: Path) -> Parts:
 
 def test_a_part_that_breaks_off_is_not_taken(model: Path, make: Callable[..., Node], small_parts: int) -> None:
     child = make(1, model)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        threading.Thread(target=_break_off, args=(listener, whole(model)), daemon=True).start()
-        child.begin(StageParent(address="127.0.0.1", port=listener.getsockname()[1], hops=1))
+    with talking(partial(_break_off, parts=whole(model))) as port:
+        child.begin(StageParent(address="127.0.0.1", port=port, hops=1))
         child.end()
     assert child.is_whole() and child.parts and child.parts.read == sum(files_of(model).values())
 
 
-def _break_off(listener: socket.socket, parts: Parts) -> None:
+def _break_off(listener: socket.socket, *, parts: Parts) -> None:
     with contextlib.suppress(OSError):
         while True:
             connection, _ = listener.accept()
