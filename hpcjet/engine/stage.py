@@ -27,7 +27,7 @@ READERS = 8
 """Parts that are copied at a time: one reader alone gets a fraction of what a parallel file system gives."""
 PART = 64 * 1024**2
 """Passed on as one: small against a model, so that all nodes copy at almost the same time."""
-_CHUNK = 16 * 1024**2
+_CHUNK = 4 * 1024**2
 _SPARE = 1024**3
 _SAY_S = 10.0
 GIB = 1024**3
