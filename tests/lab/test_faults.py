@@ -115,7 +115,7 @@ def mend(work: AtWork) -> None:
 
 def end_orphans_of_slurm(work: AtWork) -> None:
     """Without its slurmstepd the batch script is nobody's, and the run goes on."""
-    kill_stepd(work, work.nodes[0], "b")
+    kill_stepd(work, work.nodes[0], "slurm_script")
     time.sleep(2)
     work.end_work()
 
@@ -127,11 +127,12 @@ FAULTS = [
     Fault("head-gcs", kill_head("gcs_server"), 3, "FAILED 3:0", 10, "Ray on {head} ended before the work was done"),
     Fault("head-raylet", kill_head("raylet/raylet"), 3, "FAILED 3:0", 10, "Ray on {head} ended before the work was"),
     Fault("head-agent", kill_head(AGENT), 3, "FAILED 3:0", 10, "the node agent of the head, {head}, was killed"),
-    Fault("head-step-slurmstepd", lambda work: kill_stepd(work, work.nodes[0], "0"), 3, "FAILED 3:0", 10, "slurmstepd"),
+    Fault("head-step-slurmstepd", lambda work: kill_stepd(work, work.nodes[0], AGENT), 3, "FAILED 3:0", 10,
+          "slurmstepd"),
     Fault("head-batch-slurmstepd", end_orphans_of_slurm, 0, "NODE_FAIL", 12, sacct_s=100),
     Fault("worker-agent", kill_worker(AGENT), 3, "FAILED 3:0", 10, f"lost {{worker}}: {KILLED}", FAIL),
     Fault("worker-raylet", kill_worker("raylet/raylet"), 3, "FAILED 3:0", 10, "Ray on {worker} ended before", FAIL),
-    Fault("worker-slurmstepd", lambda work: kill_stepd(work, work.nodes[-1], "0"), 3, "FAILED 3:0", 10,
+    Fault("worker-slurmstepd", lambda work: kill_stepd(work, work.nodes[-1], AGENT), 3, "FAILED 3:0", 10,
           "lost {worker}: what started the node agent", FAIL),
     Fault("worker-power", crash_worker, 3, "FAILED 3:0", 10, f"lost {{worker}}: {KILLED}", FAIL, mend),
     Fault("worker-agent-continue", then_end(kill_worker(AGENT)), 0, "COMPLETED 0:0", 10, "", CONTINUE),
@@ -140,8 +141,15 @@ FAULTS = [
 ]  # fmt: skip
 
 
-def kill_stepd(work: AtWork, node: int, step: str) -> None:
-    kill_on(work.lab, node, f"slurmstepd: [{work.job}.{step}")
+def kill_stepd(work: AtWork, node: int, word: str) -> None:
+    """kill -9 of the slurmstepd above a process of the job; its own title is cut short by a long job id."""
+    lab = work.lab
+    mine = [p for p in lab.processes(node) if p.user == lab.user.name and p.argv[0] != "srun"]
+    below = next(p.pid for p in mine if any(word in each for each in p.argv))
+    above = lab.on_node(node, ["ps", "-o", "ppid=", "-p", str(below)]).stdout.strip()
+    assert lab.on_node(node, ["ps", "-o", "comm=", "-p", above]).stdout.startswith("slurmstepd")
+    killed = lab.on_node(node, ["kill", "-9", above])
+    assert killed.returncode == 0, killed.stderr
 
 
 MOMENTS = {
