@@ -8,14 +8,16 @@ what is to be added to the environment.
 import contextlib
 import json
 import os
+import re
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from hpcjet.cluster.child import tail
 from hpcjet.cluster.site import TEMP_VARIABLE
 
+LOUD = re.compile(r"\[\S+ \S+ [EFC] \d+ \d+\]|\S+ \S+\s(ERROR|CRITICAL)\b")
+"""Begins an error in the logs of Ray's programs, those in C++ and those in Python; a stack trace may follow."""
 STARTED = "Ray runtime started"
 """`ray start` prints it once the node is known to Ray's head."""
 
@@ -31,6 +33,7 @@ def main() -> None:
         order = json.loads(line)
         os.environ.update(order["env"])
         without_api_server()
+        with_known_ports()
         be_patient(order["patience_s"])
         start.main(args=order["args"], prog_name="ray start", standalone_mode=True)
 
@@ -55,6 +58,34 @@ def without_api_server() -> None:
     from ray._private.node import Node
 
     Node.start_api_server = lambda self, **_: None  # type: ignore[method-assign]
+
+
+def with_known_ports() -> None:
+    """Have the raylet know the ports of its agents, which are all given, before these have started.
+
+    It waits for the files in which they leave them, a second or more, and ends after 15 s, which a crowded node may
+    need.
+    """
+    from ray import _raylet
+    from ray._private.node import Node
+
+    names: Any = _raylet
+    nodes: Any = Node
+    start = nodes.start_raylet
+
+    def start_raylet(node: Any, *args: Any, **options: Any) -> Any:
+        given = node._ray_params
+        ports = {
+            names.METRICS_AGENT_PORT_NAME: given.metrics_agent_port,
+            names.METRICS_EXPORT_PORT_NAME: given.metrics_export_port,
+            names.DASHBOARD_AGENT_LISTEN_PORT_NAME: given.dashboard_agent_listen_port,
+            names.RUNTIME_ENV_AGENT_PORT_NAME: given.runtime_env_agent_port,
+        }
+        for name, port in ports.items():
+            names.persist_port(node.get_session_dir_path(), node.node_id, name, port)
+        return start(node, *args, **options)
+
+    nodes.start_raylet = start_raylet
 
 
 def be_patient(seconds: float) -> None:
@@ -87,7 +118,14 @@ def raylet_logs() -> str:
     """The last lines of what this node's raylet and its agents wrote: the folder is removed with the node agent."""
     folder = Path(os.environ[TEMP_VARIABLE]) / "session_latest" / "logs"
     logs = [folder / name for name in ("raylet.err", "raylet.out", "dashboard_agent.log", "runtime_env_agent.log")]
-    return "\n".join(f"{log.name}:\n{tail(log, 6)}" for log in logs if log.exists())
+    return "\n".join(f"{log.name}:\n{_words(log)}" for log in logs if log.exists())
+
+
+def _words(log: Path) -> str:
+    """What its program complained about last; the last lines if it did not."""
+    lines = log.read_text(errors="replace").splitlines()
+    loud = [line for line in lines if LOUD.match(line)]
+    return "\n".join(loud[-4:] or lines[-4:])
 
 
 def raylet_lives() -> bool:

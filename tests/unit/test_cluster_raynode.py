@@ -5,6 +5,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -99,3 +101,24 @@ def test_only_what_ray_start_needs_is_imported() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout) == (0, "start\n[]\n"), done.stderr
+
+
+def test_the_raylet_knows_the_ports_of_its_agents(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from ray import _raylet
+    from ray._private.node import Node
+
+    node = SimpleNamespace(
+        node_id="ab" * 28,
+        get_session_dir_path=lambda: str(tmp_path),
+        _ray_params=SimpleNamespace(
+            metrics_agent_port=1, metrics_export_port=2, dashboard_agent_listen_port=3, runtime_env_agent_port=4
+        ),
+    )
+    monkeypatch.setattr(Node, "start_raylet", lambda *args, **options: (args, options))
+    raynode.with_known_ports()
+    start: Any = Node.start_raylet
+    assert start(node, "plasma", object_store_memory=5) == ((node, "plasma"), {"object_store_memory": 5})
+    names = ("METRICS_AGENT", "METRICS_EXPORT", "DASHBOARD_AGENT_LISTEN", "RUNTIME_ENV_AGENT")
+    for port, name in enumerate(names, 1):
+        found = _raylet.wait_for_persisted_port(str(tmp_path), node.node_id, getattr(_raylet, f"{name}_PORT_NAME"), 100)
+        assert found == port
