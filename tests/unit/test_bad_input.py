@@ -20,7 +20,10 @@ WORDS: dict[str, tuple[list[str], str]] = {
         ["+exp=swee"],
         "exp=swee is not known: choose one of doctor, mpi, noop, ray, serve, swe, torchrun; did you mean swe?",
     ),
-    "no exp": (["cluster=slurm"], "exp is not chosen: add +exp=NAME, one of doctor, mpi, noop, ray, serve, swe, torchrun"),
+    "no exp": (
+        ["cluster=slurm"],
+        "exp is not chosen: add +exp=NAME, one of doctor, mpi, noop, ray, serve, swe, torchrun",
+    ),
     "nothing": ([], "exp is not chosen"),
     "exp twice": (["+exp=noop", "+exp=swe"], "exp is chosen twice"),
     "unknown cluster": (["+exp=noop", "cluster=slrum"], "snellius_h100; did you mean slurm?"),

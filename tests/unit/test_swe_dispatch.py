@@ -27,9 +27,7 @@ from hpcjet.workload import Cluster
 
 
 def cluster_of(ray: Any, *hosts: str) -> Cluster:
-    return Cluster(
-        ray=ray, address="h", gcs_port=1, ports={"engine": 2}, hosts=hosts, inbox=Inbox(io.StringIO())
-    )
+    return Cluster(ray=ray, address="h", gcs_port=1, ports={"engine": 2}, hosts=hosts, inbox=Inbox(io.StringIO()))
 
 
 ROOT = Path(__file__).parents[2]
