@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from hpcjet.cluster.lifeline import Hub
 from hpcjet.cluster.members import HELLO
@@ -117,6 +118,10 @@ class Pool:
     def metrics_key(self, *, valid_s: float) -> str:
         """The key with which Prometheus may read GET /metrics, and nothing else."""
         return self._gateway.metrics_key(valid_s=valid_s)
+
+    def finish(self, session: str) -> None:
+        """The router counts the conversations of each replica, and would count this one for ever."""
+        self._adding.submit(self._router.finish_session, quote(session))  # quoted, as the gateway names it
 
     def check(self) -> None:
         if self._problem:

@@ -23,6 +23,10 @@ class Serving(Protocol):
         """Where the attempt with this session id asks, with a key that is good for so many seconds at least."""
         ...
 
+    def finish(self, session: str) -> None:
+        """The attempt with this session id has ended; returns at once."""
+        ...
+
     def check(self) -> None:
         """Raises EngineError if nothing will ever answer again."""
         ...
@@ -53,6 +57,9 @@ class OneServer:
     def endpoint(self, session: str, *, valid_s: float) -> Endpoint:
         assert self._endpoint is not None, "wait_ready comes first"
         return self._endpoint
+
+    def finish(self, session: str) -> None:
+        pass
 
     def check(self) -> None:
         if not self._engine.alive():

@@ -163,6 +163,10 @@ class Dispatcher:
             return job
         return replace(job, endpoint=self._serving.endpoint(job.session, valid_s=self._limit_s()))
 
+    def _finish(self, job: Job) -> None:
+        if self._serving is not None:
+            self._serving.finish(job.session)
+
     def _limit_s(self) -> float:
         exp = self._exp
         return exp.build_timeout_s + exp.agent_timeout_s + 2 * exp.test_timeout_s + GRACE_S
@@ -189,7 +193,9 @@ class Dispatcher:
             for answer in [each for each in host.jobs if each in done]:
                 record = self._ray.get(answer)
                 self._deadlines.pop(answer)
-                yield host.jobs.pop(answer), record
+                job = host.jobs.pop(answer)
+                self._finish(job)
+                yield job, record
             if host.ready is not None and time.monotonic() > host.start_deadline:
                 raise BootstrapError(f"no worker process started on {host.node} within {START_S:.0f} s")
             if any(time.monotonic() > self._deadlines[answer] for answer in host.jobs):
@@ -210,6 +216,7 @@ class Dispatcher:
             self._start_host(host.node_id, host.node, host.slots)
         for answer, job in host.jobs.items():
             self._deadlines.pop(answer, None)
+            self._finish(job)
             yield job, lost_record(job, self._settings, node=host.node, failure=failure, detail=detail)
         host.jobs.clear()
 
