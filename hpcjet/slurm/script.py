@@ -84,7 +84,8 @@ exit "$(cat "$code" 2>/dev/null || echo 3)"
 
 def finished(script: str, plan: Plan) -> str:
     """submitit's script without the options that are null, and with an end that returns the run's exit code."""
-    lines = [line for line in script.splitlines() if not re.fullmatch(r"#SBATCH --[a-z-]+=None", line)]
+    # Not splitlines: a name may hold what Unicode, but not the shell, takes for the end of a line.
+    lines = [line for line in script.rstrip("\n").split("\n") if not re.fullmatch(r"#SBATCH --[a-z-]+=None", line)]
     while not lines[-1].startswith("srun "):
         assert not lines.pop().strip(), "submitit's script ends with its srun"
     return "\n".join(lines) + " &\n" + JOB_END.format(run=shlex.quote(plan.run_dir), python=shlex.quote(plan.python))

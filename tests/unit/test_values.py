@@ -62,6 +62,7 @@ def test_the_environment_arrives(env: dict[str, str]) -> None:
 @SETTINGS
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=40))
 @example("$(touch /tmp/x)`id`'\"\\ %j")
+@example("a\u2028b")
 def test_paths_and_names_reach_the_shell(text: str) -> None:
     """The script's own words, as bash reads them: nothing is expanded, split or run."""
     config = compose(["+exp=noop", "cluster=slurm", override("cluster.job_name", text)])
@@ -70,10 +71,10 @@ def test_paths_and_names_reach_the_shell(text: str) -> None:
     script = render(plan, config.cluster, folder=plan.run.submit_folder, command=shlex.quote(plan.python))  # type: ignore[arg-type]
     checked = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True, check=False)
     assert checked.returncode == 0, checked.stderr
-    [code] = [line for line in script.splitlines() if line.startswith("code=")]
+    [code] = [line for line in script.split("\n") if line.startswith("code=")]
     shown = subprocess.run(
         ["bash", "-c", f'{code}\nprintf %s "$code"'], capture_output=True, check=True, env={"SLURM_JOB_ID": "7"}
     )
     assert os.fsdecode(shown.stdout) == f"{folder}/rendezvous/exit-7-0"
-    [name] = [line for line in script.splitlines() if line.startswith("#SBATCH --job-name=")]
+    [name] = [line for line in script.split("\n") if line.startswith("#SBATCH --job-name=")]
     assert shlex.split(name.removeprefix("#SBATCH ")) == [f"--job-name={text}"]
