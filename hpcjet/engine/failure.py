@@ -23,7 +23,6 @@ _MEMORY = "lower engine.max_model_len or engine.max_num_seqs, or raise engine.te
 _CAUSES: list[tuple[str, str, str, bool]] = [
     ("unknown option", r"error: (unrecognized arguments: .*|ambiguous option: .*)", _OPTION, True),
     ("wrong option", r"error: (argument .*)", "correct it; see the options of this version of the engine", True),
-    ("wrong setting", r"(?m)^ *Value error, (.*)", "correct it; the words are the engine's own", True),
     (
         "wrong tool call parser",
         r"(invalid tool call parser.*|KeyError: .*tool parser.*)",
@@ -96,6 +95,7 @@ _CAUSES: list[tuple[str, str, str, bool]] = [
         "free some space in the node's temporary folder and in engine.compile_cache",
         False,
     ),
+    ("wrong setting", r"(?m)^ *Value error, (.*)", "correct it; the words are the engine's own", True),
 ]
 _BY_KILL = {-9: "killed by SIGKILL (out of memory?)", -11: "crashed (SIGSEGV)", -6: "crashed (SIGABRT)"}
 
