@@ -59,7 +59,7 @@ _CAUSES: list[tuple[str, str, str, bool]] = [
     ),
     (
         "the model's own code is not trusted",
-        r"(.*trust[_-]remote[_-]code.*=?\s*True.*)",
+        r"(.*(?:option|argument|set|pass\w*|with)\b[^\n]{0,40}trust[_-]remote[_-]code`?\s*=\s*True.*)",
         "set engine.trust_remote_code=true if you trust it",
         True,
     ),

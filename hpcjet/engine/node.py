@@ -19,7 +19,7 @@ from typing import Any
 
 from hpcjet.cluster.lifeline import Line, connect
 from hpcjet.cluster.ports import free_blocks
-from hpcjet.cluster.signals import Interrupted, signals_raise
+from hpcjet.cluster.signals import Interrupted, signals_ignored, signals_raise
 from hpcjet.cluster.site import TEMP_VARIABLE
 from hpcjet.config.engine import Device, ServedConfig, Stage
 from hpcjet.engine.devices import Devices, find_devices
@@ -178,7 +178,8 @@ def main() -> None:
             _log.error("no pool: %s", error)
             code = EXIT_CLUSTER
         finally:
-            node.stop()
+            with signals_ignored(signal.SIGTERM):  # it comes while the pool's end has us at it already
+                node.stop()
     sys.exit(code)
 
 

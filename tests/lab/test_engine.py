@@ -29,6 +29,8 @@ pytestmark = [pytest.mark.lab, pytest.mark.slow]
 READY_S = 240
 """For two replicas on two cores; one needs half a minute there."""
 ASKED_S = 120.0
+PAUSE_S = 0.5
+"""Of a client between two turns: on two cores a replica must be able to start beside the one that answers."""
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +98,7 @@ class Served:
         turn = 0
         while not until.is_set():
             turn += 1
+            time.sleep(PAUSE_S)
             try:
                 assert self.ask(f"{name}-{turn // 5}", f"turn {turn}")["choices"]
                 self.answered += 1

@@ -238,6 +238,8 @@ def test_a_listener_that_fails_is_told_as_a_failure(tmp_path: Path) -> None:
     ("line", "kind"),
     [
         ("api_server.py: error: unrecognized arguments: --no-such", "unknown option"),
+        ("Please pass the argument `trust_remote_code=True` to allow it", "the model's own code is not trusted"),
+        ("engine with config: trust_remote_code=False, dtype=torch.bfloat16, enforce_eager=True, a=True", "crash"),
         ("1 validation error for ModelConfig\n  Value error, User-specified max_model_len (4096) is", "wrong setting"),
         ("api_server.py: error: argument --dtype: invalid choice: 'x'", "wrong option"),
         ("HFValidationError: Repo id must be in the form 'repo_name'", "wrong model"),
