@@ -186,8 +186,16 @@ def test_all_die_with_a_killed_owner(spec: SandboxSpec, place: Path) -> None:
         assert processes_showing(place)
         below = psutil.Process(owner.pid).children(recursive=True)
         os.kill(owner.pid, signal.SIGKILL)
-    wait_for(lambda: not any(process.is_running() for process in below))
+    wait_for(lambda: not any(runs(process) for process in below))
     wait_for(lambda: not processes_showing(place))
+
+
+def runs(process: psutil.Process) -> bool:
+    """Not as a zombie that nobody has reaped yet."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_a_forked_child_takes_none_of_them(spec: SandboxSpec, place: Path) -> None:
