@@ -18,7 +18,7 @@ class Cluster:
     gcs_port: int | None
     """Of Ray's head; None without Ray."""
     ports: Mapping[str, int]
-    """Ports on this node that are the workload's, by use: engine, router, router_metrics, pool, master."""
+    """Ports on this node that are the workload's, by use: engine, router, pool, master."""
     hosts: tuple[str, ...]
     """The nodes of the allocation, in Slurm's order."""
     inbox: Inbox

@@ -31,7 +31,7 @@ DONE = "done"
 RAY = "ray"
 """Ray's head is up, or there is none to wait for; facts: address, gcs_port (None without Ray)."""
 
-DRIVERS_PORTS = ("engine", "master", "router", "router_metrics", "pool")
+DRIVERS_PORTS = ("engine", "master", "router", "pool")
 """Those of the block that are the workload's."""
 STRAGGLERS_S = 3.0
 """How long the choice of the network waits for nodes that the run can do without."""

@@ -82,10 +82,6 @@ class PortBlock:
         return self.base + 12
 
     @property
-    def router_metrics(self) -> int:
-        return self.base + 13
-
-    @property
     def pool(self) -> int:
         """Where the nodes tell what becomes of their replicas."""
         return self.base + 14

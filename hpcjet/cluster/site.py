@@ -15,7 +15,7 @@ from hpcjet.cluster.rendezvous import Rendezvous, exit_file
 from hpcjet.cluster.temp import private_temp
 from hpcjet.errors import NodeLostError
 from hpcjet.plan import Plan
-from hpcjet.rundir import path_name
+from hpcjet.rundir import RunDir, path_name
 from hpcjet.sandbox.scratch import remove_tree
 
 RAY_TOKEN = "ray-token"
@@ -67,6 +67,11 @@ class Site:
     def log(self, part: str, *, host: str | None = None) -> Path:
         """The log of one part on this node, or on another of the allocation."""
         return self.logs / f"{path_name(host or self.place.host)}.{part}.log"
+
+
+def logs_here(run: RunDir) -> Path:
+    """The log folder of the job that this process belongs to, which the node agent names in the environment."""
+    return run.logs(os.environ["HPCJET_ALLOCATION"], restart=int(os.environ["HPCJET_RESTART"]))
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import secrets
 from pathlib import Path
 
 from hpcjet.cluster.child import Child, tail
+from hpcjet.cluster.site import logs_here
 from hpcjet.command.environment import step_env
 from hpcjet.command.size import node_cpus
 from hpcjet.config.doctor import DoctorConfig
@@ -92,7 +93,7 @@ class DoctorWorkload:
 
     def _ran(self, words: list[str], env: dict[str, str]) -> str:
         """Run it to its end, or to the end of its time; what it said if it did not go well."""
-        log = self._plan.run.logs(os.environ["HPCJET_ALLOCATION"], restart=int(os.environ["HPCJET_RESTART"]))
+        log = logs_here(self._plan.run)
         try:
             child = Child("looks", words, env=env, log=log / "doctor.log")
         except OSError as error:

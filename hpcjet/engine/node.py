@@ -20,7 +20,7 @@ from typing import Any
 from hpcjet.cluster.lifeline import Line, connect
 from hpcjet.cluster.ports import free_blocks
 from hpcjet.cluster.signals import Interrupted, signals_ignored, signals_raise
-from hpcjet.cluster.site import TEMP_VARIABLE
+from hpcjet.cluster.site import TEMP_VARIABLE, logs_here
 from hpcjet.config.engine import Device, ServedConfig, Stage
 from hpcjet.engine.devices import Devices, find_devices
 from hpcjet.engine.replica import Change, ReplicaState
@@ -126,13 +126,12 @@ class Node:
 
     def _site(self, order: ShareOrder) -> EngineSite:
         place = self._where
-        logs = self._plan.run.logs(os.environ["HPCJET_ALLOCATION"], restart=int(os.environ["HPCJET_RESTART"]))
         return EngineSite(
             name=order.name,
             host=place["address"],
             port=order.port,
             folder=Path(os.environ[TEMP_VARIABLE]) / f"e{order.number}-{order.rank}",
-            log=logs / f"{path_name(socket.gethostname())}.{order.name}.log",
+            log=logs_here(self._plan.run) / f"{path_name(socket.gethostname())}.{order.name}.log",
             api_key=self._key,
             gpus=order.gpus if order.gpus else None,
             cores=order.cores,

@@ -55,7 +55,7 @@ class Pool:
         logs: Path,
     ) -> None:  # fmt: skip
         """`address`: of this node; `ports`: engine, router and pool on it; `logs`: folder for those of the parts."""
-        self._config, self._run, self._address, self._ports = config, run, address, ports
+        self._config, self._run, self._ports = config, run, ports
         self._members = PoolMembers(config, hosts)
         self._hub: Hub | None = None
         key = engine_key(run)

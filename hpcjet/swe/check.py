@@ -36,7 +36,7 @@ def check(config: LaunchConfig, tasks: list[Task]) -> None:
     assert isinstance(exp, SweConfig) and exp.repos is not None
     for repo, commit in {(task.repo, task.base_commit) for task in tasks}:
         resolve_commit(repository(exp.repos, repo), commit)
-    if isinstance(config.engine, OpenAIConfig) and exp.scaffold.value != "reference":
+    if isinstance(config.engine, OpenAIConfig) and exp.wants_engine:
         _check_key(config.engine)
     if isinstance(config.engine, ServedConfig) and exp.scaffold is ScaffoldName.mini:
         check_tool_calls(config.engine)

@@ -3,7 +3,7 @@
 import json
 
 from hpcjet.config.engine import ServedConfig
-from hpcjet.config.exp import ScaffoldName, SweConfig
+from hpcjet.config.exp import SweConfig
 from hpcjet.config.plain import from_dict
 from hpcjet.config.root import LaunchConfig, kind_of
 from hpcjet.errors import ConfigError
@@ -43,7 +43,7 @@ def _summary(config: LaunchConfig, tasks: list[Task], index: Index) -> Summary:
 def engine_label(config: LaunchConfig) -> str:
     """What a report calls the engine."""
     exp = config.exp
-    if isinstance(exp, SweConfig) and exp.scaffold is ScaffoldName.reference:
+    if isinstance(exp, SweConfig) and not exp.wants_engine:
         return "none (the reference patch of each task is applied)"
     if isinstance(config.engine, ServedConfig):
         return f"{config.engine.name} ({kind_of('engine', config.engine)})"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hpcjet.cluster.site import TEMP_VARIABLE
+from hpcjet.cluster.site import TEMP_VARIABLE, logs_here
 from hpcjet.config.exp import SweConfig
 from hpcjet.config.root import LaunchConfig
 from hpcjet.engine import EngineSite, Serving, build_serving
@@ -129,7 +129,7 @@ class SweWorkload:
             host=cluster.address,
             port=cluster.ports["engine"],
             folder=Path(os.environ[TEMP_VARIABLE]) / "engine",
-            log=self._logs / "engine.log",
+            log=logs_here(self._run) / "engine.log",
             api_key=new_key(),
             tasks=self._run.tasks,
         )
@@ -140,10 +140,6 @@ class SweWorkload:
             yield serving
         finally:
             serving.stop()
-
-    @property
-    def _logs(self) -> Path:
-        return self._run.logs(os.environ["HPCJET_ALLOCATION"], restart=int(os.environ["HPCJET_RESTART"]))
 
 
 def _record(writer: Writer, record: Record) -> None:

@@ -119,7 +119,7 @@ def test_every_port_counts_and_limits_are_told_to_ray() -> None:
         object_store_bytes=GIB,
     )  # fmt: skip
     told = {int(word.partition("=")[2]) for word in head if "port=" in word and "worker" not in word}
-    ours = {block.engine, block.router, block.router_metrics, block.pool, block.lifeline, block.master}
+    ours = {block.engine, block.router, block.pool, block.lifeline, block.master}
     assert told == set(named(block)) - ours
     for words in (head, worker):
         assert {"--num-cpus=4", "--num-gpus=1", f"--memory={99 * GIB}", f"--object-store-memory={GIB}"} <= set(words)

@@ -562,7 +562,7 @@ def test_the_sidecars_of_a_run_fetch_from_each_other(tmp_path: Path, python: Pat
     run.secret("ray-token").parent.mkdir(parents=True)
     run.secret("ray-token").write_text("token")
     run.plan.write_text(make_plan(plan, run_dir=run, python=sys.executable).to_json())
-    ports = {name: free_port() for name in ("engine", "router", "router_metrics", "pool")}
+    ports = {name: free_port() for name in ("engine", "router", "pool")}
     pool = Pool(config, run, address="127.0.0.1", ports=ports, hosts=["n0", "n1", "n2"], logs=tmp_path)
     with contextlib.ExitStack() as stack:
         pool._hub = stack.enter_context(contextlib.closing(Hub(ports["pool"], secret=engine_key(run))))
