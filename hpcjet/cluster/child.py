@@ -8,9 +8,11 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import Any
 
 import psutil
+
+from hpcjet.cluster.outbox import OUTBOX, Hearing
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -19,28 +21,51 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Child:
-    """One child process with a session of its own. Its output goes to a log file."""
+    """One child process with a session of its own. Its output goes to a log file; with `outbox` it can tell us words.
+
+    Neither what we tell it nor what it tells us ever waits: what it does not read yet is kept here.
+    """
 
     def __init__(
-        self, name: str, argv: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path | None = None
+        self,
+        name: str,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        log: Path,
+        cwd: Path | None = None,
+        outbox: bool = False,
     ) -> None:
         self.name, self.log = name, log
+        self._unsaid = bytearray()
+        self._hearing = Hearing() if outbox else None
         log.parent.mkdir(parents=True, exist_ok=True)
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         parent = os.getpid()
+        extra = {OUTBOX: str(self._hearing.to_pass)} if self._hearing else {}
         try:
             self._process = subprocess.Popen(
                 list(argv),
-                env=dict(env),
+                env={**{name: value for name, value in env.items() if name != OUTBOX}, **extra},
                 cwd=cwd,
+                bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
+                pass_fds=[self._hearing.to_pass] if self._hearing else [],
                 start_new_session=True,
                 preexec_fn=lambda: _die_with(parent),
             )
+        except BaseException:
+            if self._hearing:
+                self._hearing.close()
+            raise
         finally:
             os.close(output)
+            if self._hearing:
+                self._hearing.passed()
+        assert self._process.stdin is not None
+        os.set_blocking(self._process.stdin.fileno(), False)
 
     @property
     def pid(self) -> int:
@@ -52,12 +77,17 @@ class Child:
         return self._process.poll()
 
     def say(self, line: str) -> None:
-        """Write one line to its standard input; nothing happens if it is gone already."""
-        stdin: IO[bytes] | None = self._process.stdin
-        assert stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            stdin.write(line.encode() + b"\n")
-            stdin.flush()
+        """Write one line to its standard input; nothing happens if it is gone already.
+
+        What it does not take yet is written by the next call, or by `heard`.
+        """
+        self._unsaid += line.encode() + b"\n"
+        self._write()
+
+    def heard(self) -> list[dict[str, Any]]:
+        """The words that it has said since the last call (see Outbox); empty without an outbox."""
+        self._write()
+        return self._hearing.read() if self._hearing else []
 
     def wait(self, timeout_s: float) -> int | None:
         """Its return code, or None if it still runs after `timeout_s`."""
@@ -82,8 +112,21 @@ class Child:
         kill_session(self.pid)
         self.wait(5)
         if self._process.stdin:
-            with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.close()
+            self._process.stdin.close()
+        if self._hearing:
+            self._hearing.close()
+
+    def _write(self) -> None:
+        stdin = self._process.stdin
+        if stdin is None or stdin.closed:
+            self._unsaid.clear()
+        try:
+            while stdin is not None and self._unsaid:
+                del self._unsaid[: os.write(stdin.fileno(), self._unsaid[:65_536])]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            self._unsaid.clear()
 
 
 def kill_session(leader: int) -> None:
