@@ -2,7 +2,8 @@
 
 One JSON object per line: {"t": unix seconds, "event": ..., "allocation": ..., "restart": n, ...facts}. All writers of
 one allocation are on its head node: two machines that append to a file on NFS would overwrite each other. A `noted`
-among the facts says when the head wrote the line; without it that is `t` itself.
+among the facts says when the head wrote the line; without it that is `t` itself. A worker allocation that finds no head
+has a file of its own, events-<allocation>.jsonl.
 """
 
 import json
@@ -10,7 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
@@ -27,18 +28,39 @@ _START = b'{"t": '
 
 
 class Event(str, Enum):
-    """What happened, in the order of a life; behind it the facts that belong to it."""
+    """What happened, in the order of a life; behind it the facts that belong to it.
+
+    Where a node is meant there are also `member`, `group` and `job`: which node agent, of which nodes, in which job.
+    """
 
     submitted = "submitted"
+    allocation_submitted = "allocation_submitted"
+    """name, group, nodes, job: more nodes were asked for."""
+    allocation_failed = "allocation_failed"
+    """group, reason, and name where it has one: they were refused, or ended before a node joined."""
+    paused = "paused"
+    """group, reason, until (Unix seconds): no more nodes of this group are asked for till then."""
+    scaled = "scaled"
+    """group, nodes: a person wants so many."""
     allocated = "allocated"
     """Slurm gave the nodes."""
     agent_up = "agent_up"
     """host, rank: the node's agent started."""
+    refused = "refused"
+    """peer, reason: a node agent that may not join."""
+    gave_up = "gave_up"
+    """reason: a worker allocation found no head and gave its nodes back."""
     ray_up = "ray_up"
     """host: Ray runs on that node."""
     ready = "ready"
     """nodes: at least the minimum is in Ray."""
     workload_start = "workload_start"
+    leaving = "leaving"
+    """host, reason, and by (Unix seconds) where it is known: Slurm takes the node back."""
+    drain = "drain"
+    """host, reason: the node gets no more work."""
+    left = "left"
+    """host, and reason where there is one: the node ended in order and was given back."""
     node_lost = "node_lost"
     """host, reason"""
     stop_asked = "stop_asked"
@@ -117,6 +139,19 @@ class Entry:
     allocation: str
     restart: int
     facts: dict[str, Fact] = field(default_factory=dict)
+    apart: bool = False
+    """Whether it stands in the own file of a worker allocation that found no head."""
+
+    @property
+    def member(self) -> str:
+        """The node agent that it is about; the host where no agent is named."""
+        return str(self.facts.get("member", "")) or self.host
+
+    @property
+    def joined_later(self) -> bool:
+        """Whether it is about a node of another allocation than the head's."""
+        member = str(self.facts.get("member", ""))
+        return bool(member) and member.rpartition(":")[0].rpartition("-")[0] != self.allocation
 
     @property
     def host(self) -> str:
@@ -127,12 +162,19 @@ class Entry:
 
 
 def read_events(file: Path) -> list[Entry]:
-    """The events in the order in which they were written, without lines that a crash or a full disk left torn."""
+    """The events in the order in which they were written, without lines that a crash or a full disk left torn.
+
+    Those of the worker allocations that found no head come first, so that the last one is the run's.
+    """
+    others = sorted(file.parent.glob(f"{file.stem}-*{file.suffix}"))
+    return [replace(entry, apart=True) for other in others for entry in _read(other)] + _read(file)
+
+
+def _read(file: Path) -> list[Entry]:
     try:
-        data = file.read_bytes()
+        return list(_entries(file.read_bytes()))
     except FileNotFoundError:
         return []
-    return list(_entries(data))
 
 
 def _entries(data: bytes) -> Iterator[Entry]:

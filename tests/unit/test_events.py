@@ -170,3 +170,21 @@ def test_ten_thousand_nodes(tmp_path: Path) -> None:
     file = tmp_path / "events.jsonl"
     assert file.stat().st_size < 3 << 20
     assert len(read_events(file)) == 20_000
+
+
+def test_worker_allocations_that_found_no_head_are_read_before_the_run(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    events(tmp_path).note(Event.ready, nodes=1)
+    Events(tmp_path / "events-4712.jsonl", allocation="4712", restart=0).note(Event.gave_up, reason="no head")
+    apart, own = read_events(run.events)
+    assert (apart.allocation, apart.event, apart.apart) == ("4712", "gave_up", True)
+    assert (own.allocation, own.event, own.apart) == ("4711", "ready", False)
+
+
+def test_of_which_allocation_a_node_is() -> None:
+    def entry(**facts: str) -> Entry:
+        return Entry(1.0, "ray_up", "a-1", 0, {"host": "n1.site", **facts})
+
+    assert not entry().joined_later and entry().member == "n1"
+    assert not entry(member="a-1-0:3").joined_later and entry(member="a-1-0:3").member == "a-1-0:3"
+    assert entry(member="4712-0:3").joined_later
