@@ -12,6 +12,7 @@ from typing import Any
 
 from hpcjet.cluster.events import Event, Events
 from hpcjet.cluster.inbox import Inbox
+from hpcjet.cluster.outbox import Outbox
 from hpcjet.cluster.signals import Interrupted, signals_raise
 from hpcjet.cluster.state import annotate_state
 from hpcjet.errors import EXIT_INTERRUPTED, EXIT_WORKLOAD, BootstrapError, HpcjetError
@@ -74,7 +75,7 @@ def _workload(plan: Plan) -> Workload:
 
 
 def _run(plan: Plan, workload: Workload, events: Events) -> int:
-    inbox = Inbox()
+    inbox, outbox = Inbox(), Outbox.from_env(os.environ)
     ray = _imported_ray() if workload.connects else None
     where = inbox.await_where()
     cluster = Cluster(
@@ -84,6 +85,7 @@ def _run(plan: Plan, workload: Workload, events: Events) -> int:
         ports=where["ports"],
         hosts=tuple(where["hosts"]),
         inbox=inbox,
+        outbox=outbox,
     )
     if ray:
         inbox.await_up()  # ray.init looks for it once a second only

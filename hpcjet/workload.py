@@ -1,10 +1,12 @@
 """The seam between the driver and the workloads, and the cluster that a workload is given."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from hpcjet.cluster.inbox import Inbox
+from hpcjet.cluster.outbox import IDLE, Outbox
+from hpcjet.cluster.roster import UsableNode, roster
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,16 +22,26 @@ class Cluster:
     ports: Mapping[str, int]
     """Ports on this node that are the workload's, by use: engine, router, pool, master."""
     hosts: tuple[str, ...]
-    """The nodes of the allocation, in Slurm's order."""
+    """The nodes of the head allocation, in Slurm's order."""
     inbox: Inbox
     """What the node agent says while the workload runs."""
+    outbox: Outbox = field(default_factory=Outbox)
+    """What the node agent is told."""
 
     def alive(self) -> list[dict[str, Any]]:
         """The nodes that are in Ray now, as ray.nodes() tells them."""
         return [node for node in self.ray.nodes() if node["Alive"]]
 
+    def members(self) -> list[UsableNode]:
+        """The nodes that can be used now, of all allocations: those in Ray without those that are lost."""
+        return roster(self.ray.nodes(), self.inbox.nodes())
+
+    def give_back(self, member: str) -> None:
+        """Nothing of this workload is on a node that drains any more: it may be ended now."""
+        self.outbox.say(IDLE, member=member)
+
     def lost(self) -> list[str]:
-        """The nodes that were lost since the start, in the order in which they were."""
+        """The hosts that were lost since the start, in the order in which they were."""
         return self.inbox.lost()
 
 

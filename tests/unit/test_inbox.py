@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hpcjet.cluster.inbox import NODE_LOST, READY, UP, WHERE, Inbox, message
+from hpcjet.cluster.inbox import NODE, NODE_DRAINS, NODE_LOST, READY, UP, WHERE, Inbox, ToldNode, message
 from hpcjet.errors import NodeLostError
 
 
@@ -44,6 +44,39 @@ def test_a_node_may_be_lost_before_all_are_in(pipe: Pipe) -> None:
     assert pipe.inbox.await_where()["address"] == "h"
     pipe.inbox.await_ready()
     assert pipe.inbox.lost() == ["n3", "n2"]
+
+
+def test_what_is_told_of_nodes(pipe: Pipe) -> None:
+    facts = {"member": "9-0:1", "host": "n2", "group": "cpu", "ends": 900.0, "address": "10.0.0.2"}
+    pipe.say(
+        message(NODE, **facts),
+        message(NODE_DRAINS, member="9-0:1", host="n2", by=800.0, reason="preempted"),
+        message(NODE, member="9-0:2", host="n3", group="cpu", ends=None),
+        message(NODE_LOST, member="9-0:2", host="n3", reason="power"),
+        message(NODE_DRAINS, member="8-0:0", host="n4"),
+        message(WHERE),
+    )
+    pipe.inbox.await_where()
+    assert pipe.inbox.nodes() == {
+        "9-0:1": ToldNode(**facts, drains="preempted", drains_by=800.0),  # type: ignore[arg-type]
+        "9-0:2": ToldNode(member="9-0:2", host="n3", group="cpu", lost=True),
+        "8-0:0": ToldNode(member="8-0:0", host="n4", drains="it is given back"),
+    }
+    assert pipe.inbox.lost() == ["n3"]
+
+
+def test_a_host_that_is_lost_is_that_of_the_member_there_now(pipe: Pipe) -> None:
+    pipe.say(message(NODE, member="9-0:1", host="n2", group="cpu"), message(NODE_LOST, host="n2"))
+    pipe.say(message(NODE, member="10-0:0", host="n2", group="cpu"), message(WHERE))
+    pipe.inbox.await_where()
+    assert {member: told.lost for member, told in pipe.inbox.nodes().items()} == {"9-0:1": True, "10-0:0": False}
+
+
+def test_a_member_that_comes_back_is_there_again(pipe: Pipe) -> None:
+    pipe.say(message(NODE, member="9-0:1", host="n2", group="cpu"), message(NODE_LOST, member="9-0:1", host="n2"))
+    pipe.say(message(NODE, member="9-0:1", host="n2", group="cpu"), message(WHERE))
+    pipe.inbox.await_where()
+    assert not pipe.inbox.nodes()["9-0:1"].lost
 
 
 def test_up_and_ready_are_two_things(pipe: Pipe) -> None:
