@@ -43,6 +43,11 @@ class Recording(Enum):
     tokens = "tokens"
     logprobs = "logprobs"
 
+    @property
+    def ids(self) -> bool:
+        """Whether token ids are kept."""
+        return self is not Recording.text
+
 
 @dataclass
 class EngineConfig:
@@ -143,6 +148,8 @@ class ServedConfig(EngineConfig):
     """The name by which agents ask for it; by default the last part of engine.model."""
     replicas: str = "auto"
     """How many replicas in the whole run; auto: as many as the GPUs hold, or one on each node without GPUs."""
+    group: str | None = None
+    """The group of cluster.groups whose nodes have replicas; by default those with GPUs if any has, else all."""
     tensor_parallel: int = 1
     """GPUs over which each layer is split, at least 1; it must divide the model's attention heads."""
     pipeline_parallel: int = 1

@@ -6,6 +6,8 @@ from typing import Any
 from hpcjet.config.engine import Recording
 from hpcjet.engine.chat import error_text
 from hpcjet.engine.endpoint import Endpoint
+from hpcjet.engine.gateway.fields import amend, taken
+from hpcjet.engine.gateway.trouble import Trouble
 from hpcjet.engine.http import Late, Unanswered, request
 from hpcjet.engine.vllm_extension import PROBE_HEADER
 from hpcjet.errors import EngineError
@@ -55,34 +57,19 @@ def canary(model: str, *, record: Recording, tools: bool) -> dict[str, Any]:
     body: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": "Say OK."}], "max_tokens": 2}
     if tools:
         body |= {"tools": [_BASH], "tool_choice": "auto"}
-    if record is not Recording.text:
-        body["return_token_ids"] = True
-    if record is Recording.logprobs:
-        body["logprobs"] = True
-    return body
+    return amend(body, record)[0]
 
 
 def _check_record(answer: Any, record: Recording) -> None:
     """Raises EngineError if the answer lacks what is to be recorded: nothing is ever made up in its place."""
     if record is Recording.text:
         return
-    choices = answer.get("choices") if isinstance(answer, dict) else None
-    choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
-    if not has_token_ids(answer, choice):
-        raise EngineError(
-            f"engine.record={record.value} needs token ids, and this engine returns none; use a version that does "
-            "(such as vLLM 0.32 or SGLang 0.5.23), or set engine.record=text"
-        )
-    if record is Recording.logprobs and not choice.get("logprobs"):
-        raise EngineError(
-            "engine.record=logprobs needs log-probabilities, and this engine returns none; set engine.record=tokens"
-        )
-
-
-def has_token_ids(answer: Any, choice: Any) -> bool:
-    """Those of prompt and answer: vLLM and SGLang, asked in the same words, put them in different places."""
-    vllm = answer.get("prompt_token_ids") and choice.get("token_ids")
-    return bool(vllm or (choice.get("prompt_token_ids") and choice.get("response_token_ids")))
+    try:
+        kept = taken(answer if isinstance(answer, dict) else {}, record)
+    except Trouble as trouble:
+        raise EngineError(f"engine.record={record.value}: {trouble.message}") from None
+    if not kept["choices"]:
+        raise EngineError(f"engine.record={record.value}: the engine's answer has no choice; see its log")
 
 
 def _advice(text: str) -> str:

@@ -20,7 +20,7 @@ from hpcjet.cluster.lifeline import Hub
 from hpcjet.cluster.members import HELLO
 from hpcjet.config.engine import ServedConfig, SglangConfig
 from hpcjet.engine.endpoint import Endpoint
-from hpcjet.engine.gateway import Gateway, Limits, Recording
+from hpcjet.engine.gateway import Dialect, Gateway, Limits
 from hpcjet.engine.gateway.keys import SHARED
 from hpcjet.engine.gauges import Gauges
 from hpcjet.engine.members import Member, PoolMembers
@@ -62,8 +62,8 @@ class Pool:
         self._router = Router(host=LOOPBACK, port=ports["router"], api_key=key, log=logs / "router.log")
         limits = Limits(total_s=config.request_timeout_s, try_s=config.request_timeout_s)
         self._gateway = Gateway(
-            self._router.url, gateway_secret(run), run.calls, record=Recording(config.record.value), host=address,
-            port=ports["engine"], api_key=key, log=logs / "gateway.log", limits=limits,
+            self._router.url, gateway_secret(run), run.calls, record=config.record, dialect=Dialect(kind(config)),
+            host=address, port=ports["engine"], api_key=key, log=logs / "gateway.log", limits=limits,
             status=run.engine,
         )  # fmt: skip
         self._adding = ThreadPoolExecutor(8, thread_name_prefix="add-replica")

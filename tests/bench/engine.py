@@ -32,9 +32,9 @@ from scene import HOST, KEY, Scene, StubReplica, free_port, scene
 from soak import Chaos, Tally, run_sessions
 
 from hpcjet.cluster.child import session_members
-from hpcjet.config.engine import Device, VllmConfig
+from hpcjet.config.engine import Device, Recording, VllmConfig
 from hpcjet.engine import EngineSite
-from hpcjet.engine.gateway import Limits, Recording, read_calls
+from hpcjet.engine.gateway import Limits, read_calls
 from hpcjet.engine.gateway.fields import amend
 from hpcjet.engine.install import installed_python
 from hpcjet.engine.served import ServedEngine

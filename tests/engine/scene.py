@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcjet.engine.gateway import Gateway, Limits, Recording
+from hpcjet.config.engine import Recording
+from hpcjet.engine.gateway import Gateway, Limits
 from hpcjet.engine.http import Unanswered, request
 from hpcjet.engine.router import Router, RouterSettings
 

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from scene import HOST, KEY, SECRET, StubReplica, free_port, wait_until
 
+from hpcjet.config.engine import Recording
 from hpcjet.engine.chat import ChatError, ChatSettings, ContextExceeded, complete
 from hpcjet.engine.endpoint import Endpoint
-from hpcjet.engine.gateway import Gateway, Limits, Recording, attempt_key, read_calls
+from hpcjet.engine.gateway import Gateway, Limits, attempt_key, read_calls
 from hpcjet.engine.http import Answer, Late, Unanswered, request
 from hpcjet.errors import EngineError
 
@@ -254,13 +255,14 @@ def test_records_that_cannot_be_written_fail_the_call(stub: StubReplica, tmp_pat
         one.stop()
 
 
-def test_without_recording_answers_pass_as_they_are(stub: StubReplica, tmp_path: Path) -> None:
-    one = new_gateway(stub, tmp_path, record=Recording.off)
+def test_where_text_is_recorded_answers_pass_as_they_are(stub: StubReplica, tmp_path: Path) -> None:
+    one = new_gateway(stub, tmp_path, record=Recording.text)
     started(one)
     try:
         direct = request("POST", f"{stub.url}/v1/chat/completions", timeout_s=5, api_key=KEY, body=BODY)
         assert ask(endpoint(one)).body == direct.body
-        assert not list((tmp_path).glob("records/*"))
+        (call,) = read_calls(tmp_path / "records")
+        assert call.choices[0]["message"]["content"] and "ids" not in call.choices[0]
     finally:
         one.stop()
 

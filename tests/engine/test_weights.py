@@ -17,9 +17,9 @@ from scene import HOST, SECRET, free_port
 from test_vllm import KEY, START_S, config_of, site_of
 from tiny import tiny_model
 
-from hpcjet.config.engine import Recording as Asked
+from hpcjet.config.engine import Recording
 from hpcjet.engine.endpoint import Endpoint
-from hpcjet.engine.gateway import Gateway, Recording, read_calls
+from hpcjet.engine.gateway import Gateway, read_calls
 from hpcjet.engine.http import request
 from hpcjet.engine.router import Router
 from hpcjet.engine.served import ServedEngine
@@ -62,7 +62,7 @@ class Way:
 def way(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Way]:
     folder = tmp_path_factory.mktemp("weights")
     site = replace(site_of(folder), replica="replica-0")
-    engine = ServedEngine(config_of(model, record=Asked.tokens), site)
+    engine = ServedEngine(config_of(model, record=Recording.tokens), site)
     router = Router(host=HOST, port=free_port(), api_key=KEY, log=folder / "router.log")
     gateway = Gateway(
         router.url, SECRET, folder / "records", record=Recording.tokens, host=HOST, port=free_port(), api_key=KEY,

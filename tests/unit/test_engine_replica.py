@@ -8,14 +8,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from engine_scenes import free_port
 
 from hpcjet.cluster.child import session_members
 from hpcjet.config.engine import Recording, VllmConfig
-from hpcjet.engine.canary import has_token_ids
 from hpcjet.engine.endpoint import Endpoint
 from hpcjet.engine.environment import Command
 from hpcjet.engine.failure import classify, last_lines, log_since
@@ -273,20 +271,6 @@ def test_the_end_of_a_log(tmp_path: Path) -> None:
     assert log_since(log, 4, hidden="key-1") == "new (hidden) \ufffd\n\n"
     assert last_lines("a\n\n" + "b" * 1000) == "a\n" + "b" * 400
     assert "cannot read" in log_since(tmp_path / "none", 0)
-
-
-@pytest.mark.parametrize(
-    ("answer", "has"),
-    [
-        ({"prompt_token_ids": [1], "choices": [{"token_ids": [2]}]}, True),
-        ({"choices": [{"prompt_token_ids": [1], "response_token_ids": [2]}]}, True),
-        ({"prompt_token_ids": [1], "choices": [{}]}, False),
-        ({"choices": [{"token_ids": [2]}]}, False),
-    ],
-    ids=["vllm", "sglang", "no answer's", "no prompt's"],
-)
-def test_where_engines_put_token_ids(answer: dict[str, Any], has: bool) -> None:
-    assert has_token_ids(answer, answer["choices"][0]) is has
 
 
 def test_counters_of_metrics() -> None:

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from hpcjet.engine.gateway.fields import Recording, amend, changes_answer, strip, taken
+from hpcjet.config.engine import Recording
+from hpcjet.engine.gateway.fields import Dialect, amend, changes_answer, is_empty, strip, taken
 from hpcjet.engine.gateway.jsons import dumps, loads
 from hpcjet.engine.gateway.stream import Assembly, Events, parse_chunk
 from hpcjet.engine.gateway.trouble import Trouble, trouble_of
@@ -28,7 +29,6 @@ def answer(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("recording", "added"),
     [
-        ("off", {}),
         ("text", {}),
         ("tokens", {"return_token_ids": True}),
         ("logprobs", {"return_token_ids": True, "logprobs": True}),
@@ -67,6 +67,48 @@ def test_ids_and_logprobs_are_recorded_as_the_engine_gave_them() -> None:
     assert "ids" not in taken(answer(), Recording.text)["choices"][0]
 
 
+IDS = {
+    "vllm": {"prompt_token_ids": [1, 2], "choices": [{"token_ids": [7, 8]}]},
+    "sglang": {"choices": [{"prompt_token_ids": [1, 2], "response_token_ids": [7, 8]}]},
+    "sglang, of a stream": {"choices": [{}], "sglext": {"input_ids": [1, 2], "output_ids": [[7, 8]]}},
+}
+
+
+@pytest.mark.parametrize("where", IDS)
+def test_each_engine_has_its_own_names_for_ids(where: str) -> None:
+    found = IDS[where]
+    kept = taken(found, Recording.tokens)
+    assert (kept["prompt_ids"], kept["choices"][0]["ids"]) == ([1, 2], [7, 8])
+    _, asked = amend(BODY, Recording.tokens)
+    shown = strip(found, asked)
+    assert shown == {"choices": [{}]} and is_empty(strip({**found, "choices": []}, asked))
+    _, asked = amend({**BODY, "return_output_ids_in_sglext": True, "return_token_ids": True}, Recording.tokens)
+    assert strip(found, asked) == found
+
+
+@pytest.mark.parametrize(
+    "half",
+    [
+        {"prompt_token_ids": [1], "choices": [{}]},
+        {"choices": [{"response_token_ids": [2]}]},
+        {"choices": [{}, {}], "sglext": {"input_ids": [1], "output_ids": [[2]]}},
+        {"choices": [{}], "sglext": "odd"},
+    ],
+    ids=["no answer's", "no prompt's", "one choice of two", "no object"],
+)
+def test_half_of_the_ids_is_refused(half: dict[str, Any]) -> None:
+    with pytest.raises(Trouble, match=r"engine\.record=text"):
+        taken(half, Recording.tokens)
+
+
+def test_a_stream_of_sglang_is_asked_in_other_words_and_its_ids_are_not_shown() -> None:
+    body, asked = amend({**BODY, "stream": True}, Recording.tokens, Dialect.sglang)
+    assert body["return_input_ids_in_sglext"] and body["return_output_ids_in_sglext"]
+    assert "return_token_ids" not in body and amend(BODY, Recording.tokens, Dialect.sglang)[0]["return_token_ids"]
+    extra = {"input_ids": [1, 2], "output_ids": [[7]], "routed_experts": "x"}
+    assert strip({"choices": [], "sglext": extra}, asked) == {"choices": [], "sglext": {"routed_experts": "x"}}
+
+
 @pytest.mark.parametrize(
     "broken",
     [
@@ -100,11 +142,22 @@ CHUNKS = [
 ]
 
 
+SGLANG_CHUNKS = [
+    {"id": "c", "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]},
+    {"choices": [{"index": 0, "delta": {"content": "a"}, "logprobs": {"content": [{"logprob": -0.5}]}}]},
+    {"choices": [{"index": 0, "delta": {"content": "b"}, "logprobs": {"content": [{"logprob": -1}]}}]},
+    {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
+    {"choices": [], "sglext": {"input_ids": [1, 2], "output_ids": [[7, 8]]}},
+    {"choices": [], "usage": {"prompt_tokens": 2}},
+]
+
+
+@pytest.mark.parametrize("chunks", [CHUNKS, SGLANG_CHUNKS], ids=["vllm", "sglang"])
 @pytest.mark.parametrize("size", [1, 7, 10_000])
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n"], ids=["lf", "crlf"])
-def test_a_stream_is_put_together_however_it_was_cut(size: int, newline: bytes) -> None:
+def test_a_stream_is_put_together_however_it_was_cut(size: int, newline: bytes, chunks: list[dict[str, Any]]) -> None:
     raw = b": comment" + newline * 2
-    raw += b"".join(b"data: " + json.dumps(chunk).encode() + newline * 2 for chunk in CHUNKS)
+    raw += b"".join(b"data: " + json.dumps(chunk).encode() + newline * 2 for chunk in chunks)
     events, assembly = Events(), Assembly()
     for at in range(0, len(raw), size):
         for data in events.feed(raw[at : at + size]):

@@ -14,7 +14,7 @@ import aiohttp
 from aiohttp import web
 
 from hpcjet.engine.gateway.calls import Call
-from hpcjet.engine.gateway.fields import Recording, amend, changes_answer, strip, taken
+from hpcjet.engine.gateway.fields import amend, changes_answer, is_empty, strip, taken
 from hpcjet.engine.gateway.jsons import dumps, loads
 from hpcjet.engine.gateway.metrics import Metrics
 from hpcjet.engine.gateway.recorder import Recorder
@@ -41,7 +41,7 @@ class Shared:
     """What all exchanges of a process use."""
 
     def __init__(self, settings: GatewaySettings, upstream: Upstream, recorder: Recorder, metrics: Metrics) -> None:
-        self.limits, self.recording = settings.limits, settings.recording
+        self.limits, self.recording, self.dialect = settings.limits, settings.recording, settings.dialect
         self.upstream, self.recorder, self.metrics = upstream, recorder, metrics
         self._tasks: set[asyncio.Task[None]] = set()
         self._homes: OrderedDict[str, str] = OrderedDict()
@@ -72,7 +72,7 @@ class Exchange:
     def __init__(self, shared: Shared, attempt: str, body: dict[str, Any], *, session: str) -> None:
         """`session`: the conversation, which stays on its replica; empty for none."""
         self._shared = shared
-        self._body, self._asked = amend(body, shared.recording)
+        self._body, self._asked = amend(body, shared.recording, shared.dialect)
         # Quoted, as hpcjet's own client does it: a name may hold what no header may.
         self._headers = {SESSION_HEADER: quote(session)} if session else {}
         self._session = session or attempt
@@ -150,17 +150,16 @@ class Exchange:
 
     async def _pass_whole(self, data: bytes) -> web.Response:
         recording = self._shared.recording
-        if recording is not Recording.off:
-            try:
-                answer = loads(data)
-                usable = isinstance(answer, dict) and bool(answer.get("choices"))
-            except ValueError:
-                usable = False
-            if not usable:
-                raise Trouble("server", 500, "the engine's answer is no completion")
-            await self._record(answer)
-            if changes_answer(self._asked, recording):
-                data = dumps(strip(answer, self._asked))
+        try:
+            answer = loads(data)
+            usable = isinstance(answer, dict) and bool(answer.get("choices"))
+        except ValueError:
+            usable = False
+        if not usable:
+            raise Trouble("server", 500, "the engine's answer is no completion")
+        await self._record(answer)
+        if changes_answer(self._asked, recording):
+            data = dumps(strip(answer, self._asked))
         return web.Response(body=data, headers={"Content-Type": "application/json", **self._shown()})
 
     async def _pass_stream(self, request: web.BaseRequest, response: aiohttp.ClientResponse) -> web.StreamResponse:
@@ -183,8 +182,7 @@ class Exchange:
                     await stream.write(shown)
         if stream is None or not assembly.ended:
             raise Trouble("lost", 502, "the engine's stream ended early")
-        if self._shared.recording is not Recording.off:
-            await self._record(assembly.answer())
+        await self._record(assembly.answer())
         await stream.write(b"".join(held))
         await stream.write_eof()
         return stream
@@ -199,7 +197,10 @@ class Exchange:
         assembly.add(chunk)
         if not self._asked.usage and not chunk.get("choices") and chunk.get("usage"):
             return b""
-        return event(dumps(strip(chunk, self._asked)) if changes_answer(self._asked, self._shared.recording) else data)
+        if not changes_answer(self._asked, self._shared.recording):
+            return event(data)
+        shown = strip(chunk, self._asked)
+        return b"" if is_empty(shown) else event(dumps(shown))
 
     async def _begin_stream(self, request: web.BaseRequest) -> web.StreamResponse:
         self._call.first_byte_s = round(time.monotonic() - self._began, 6)
@@ -230,7 +231,7 @@ class Exchange:
             raise Trouble("undurable", 507, str(error)) from None
 
     async def _record_failure(self, trouble: Trouble) -> None:
-        if self._shared.recording is Recording.off or trouble.kind == "undurable":
+        if trouble.kind == "undurable":
             return
         self._call.error, self._call.detail = trouble.kind, trouble.message[:500]
         self._call.ended = time.time()

@@ -3,8 +3,9 @@
 import time
 from pathlib import Path
 
+from hpcjet.config.engine import Recording
 from hpcjet.engine.endpoint import Endpoint
-from hpcjet.engine.gateway.fields import Recording
+from hpcjet.engine.gateway.fields import Dialect
 from hpcjet.engine.gateway.keys import METRICS, attempt_key, attempt_url
 from hpcjet.engine.gateway.settings import GatewaySettings, Limits
 from hpcjet.engine.http import Unanswered, request
@@ -26,6 +27,7 @@ class Gateway:
         folder: Path,
         *,
         record: Recording = Recording.text,
+        dialect: Dialect = Dialect.vllm,
         host: str,
         port: int,
         api_key: str,
@@ -44,7 +46,7 @@ class Gateway:
         self._secret, self._record = secret, record
         self._settings = GatewaySettings(
             host=host, port=port, router_url=router_url, upstream_key=api_key, secret=secret,
-            folder=folder.absolute(), recording=record, limits=limits or Limits(),
+            folder=folder.absolute(), recording=record, dialect=dialect, limits=limits or Limits(),
             status=status,
         )  # fmt: skip
         self._kept = Kept("gateway", "hpcjet.engine.gateway", options=self._settings.to_json, log=log, grace_s=5)

@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcjet.engine.gateway.fields import Recording
+from hpcjet.config.engine import Recording
+from hpcjet.engine.gateway.fields import Dialect
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,13 +38,15 @@ class GatewaySettings:
     folder: Path
     """Where records go."""
     recording: Recording = Recording.text
+    dialect: Dialect = Dialect.vllm
     limits: Limits = field(default_factory=Limits)
     status: Path | None = None
     """A file in which a pool tells of its replicas (engine.json), for GET /metrics."""
 
     def to_json(self) -> dict[str, Any]:
         paths = {"folder": str(self.folder), "status": str(self.status) if self.status else None}
-        return {**asdict(self), **paths, "recording": self.recording.value}
+        enums = {"recording": self.recording.value, "dialect": self.dialect.value}
+        return {**asdict(self), **paths, **enums}
 
 
 def from_json(data: Mapping[str, Any]) -> GatewaySettings:
@@ -51,6 +54,7 @@ def from_json(data: Mapping[str, Any]) -> GatewaySettings:
         "folder": Path(data["folder"]),
         "status": Path(data["status"]) if data.get("status") else None,
         "recording": Recording(data["recording"]),
+        "dialect": Dialect(data["dialect"]),
         "limits": Limits(**data["limits"]),
     }
     return GatewaySettings(**{**data, **changed})

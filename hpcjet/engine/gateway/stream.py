@@ -43,7 +43,7 @@ class Assembly:
         return bool(self._choices) and all(each["finish_reason"] for each in self._choices.values())
 
     def add(self, chunk: dict[str, Any]) -> None:
-        for name in ("id", "model", "usage", "prompt_token_ids"):
+        for name in ("id", "model", "usage", "prompt_token_ids", "sglext"):
             if chunk.get(name) is not None:
                 self._whole[name] = chunk[name]
         for part in chunk.get("choices") or ():
