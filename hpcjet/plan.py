@@ -5,8 +5,10 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from hpcjet.config.check import bad
 from hpcjet.config.cluster import LocalConfig, SlurmConfig
 from hpcjet.config.engine import ServedConfig
+from hpcjet.config.group import Form, GroupConfig
 from hpcjet.config.plain import from_dict, to_dict
 from hpcjet.config.root import LaunchConfig, kind_of
 from hpcjet.errors import ConfigError
@@ -22,6 +24,19 @@ class NodeGroup:
     cpus: int | None
     gpus: int | None
     memory_gb: float | None
+    min_nodes: int = 0
+    max_nodes: int = 0
+    """Where the group has jobs of its own: to how many nodes it shrinks and grows."""
+    idle_s: float = 60.0
+    nodes_per_job: int = 1
+    max_failures: int = 3
+    time_min: int | None = None
+    """Time limit of one job of the group."""
+
+    @property
+    def elastic(self) -> bool:
+        """Whether its number of nodes changes while the run goes on."""
+        return self.max_nodes > self.min_nodes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +70,47 @@ class Plan:
     """A command that runs on every node beside Ray, such as an engine's replicas there; empty for none."""
     config: dict[str, Any]
     """The resolved config as plain data."""
+    form: str = "job"
+    """How the groups are asked of Slurm: `job`, `het` or `jobs`, as cluster.form."""
+    head_wait_s: float = 900.0
+    """How long the nodes of a worker allocation wait for a head."""
+    max_hours: float | None = None
+    """Bound of the time that the run's head allocations take together."""
 
     @property
     def num_nodes(self) -> int:
+        """Nodes at the start, of all groups."""
         return sum(group.nodes for group in self.groups)
+
+    @property
+    def head_groups(self) -> tuple[NodeGroup, ...]:
+        """The groups of the head allocation; the first one has the head."""
+        return self.groups[:1] if self.form == Form.jobs.name else self.groups
+
+    @property
+    def worker_groups(self) -> tuple[NodeGroup, ...]:
+        """The groups that have allocations of their own."""
+        return self.groups[1:] if self.form == Form.jobs.name else ()
+
+    @property
+    def head_nodes(self) -> int:
+        """Nodes of the head allocation."""
+        return sum(group.nodes for group in self.head_groups)
+
+    def group(self, name: str) -> NodeGroup:
+        """Raises ConfigError if there is no such group."""
+        for group in self.groups:
+            if group.name == name:
+                return group
+        raise bad("group", name, f"the run's groups are {', '.join(each.name for each in self.groups)}", "name one")
+
+    def group_of(self, rank: int) -> NodeGroup:
+        """The group of a rank of the head allocation: ranks go through the groups in their order."""
+        for group in self.head_groups:
+            if rank < group.nodes:
+                return group
+            rank -= group.nodes
+        return self.head_groups[-1]
 
     @property
     def continues(self) -> bool:
@@ -99,15 +151,15 @@ SEED = "HPCJET_SEED"
 def make_plan(config: LaunchConfig, *, run_dir: RunDir, python: str) -> Plan:
     """The plan of one launch into `run_dir` with the interpreter `python`."""
     cluster = config.cluster
-    group = _group(cluster)
-    return Plan(
+    groups = _groups(cluster)
+    plan = Plan(
         exp=kind_of("exp", config.exp),
         cluster=kind_of("cluster", cluster),
         run_dir=str(run_dir.path),
         python=python,
-        groups=(group,),
+        groups=groups,
         ray=config.exp.wants_ray,
-        min_nodes=cluster.min_nodes or group.nodes,
+        min_nodes=0,
         on_node_loss=(cluster.on_node_loss or config.exp.on_node_loss).name,
         time_min=cluster.time_min if isinstance(cluster, SlurmConfig) else None,
         signal_delay_s=signal_delay_s(cluster) if isinstance(cluster, SlurmConfig) else None,
@@ -121,7 +173,11 @@ def make_plan(config: LaunchConfig, *, run_dir: RunDir, python: str) -> Plan:
         driver=(python, "-m", "hpcjet.drive", str(run_dir.plan)),
         sidecar=_sidecar(config, run_dir, python),
         config=to_dict(config),
+        form=cluster.form.name if isinstance(cluster, SlurmConfig) else Form.job.name,
+        head_wait_s=cluster.head_wait_s if isinstance(cluster, SlurmConfig) else 0.0,
+        max_hours=config.run.max_hours,
     )
+    return dataclasses.replace(plan, min_nodes=cluster.min_nodes or plan.head_nodes)
 
 
 def read_plan(text: str) -> Plan:
@@ -135,9 +191,10 @@ def read_plan(text: str) -> Plan:
         raise ConfigError(f"plan.json is not a plan of this version of hpcjet ({error}); launch again") from None
 
 
-def agent_command(plan: Plan) -> list[str]:
-    """The command that starts the node agent of this plan on a node."""
-    return [plan.python, "-u", "-m", "hpcjet.cluster.node", str(plan.run.plan)]
+def agent_command(plan: Plan, group: str | None = None) -> list[str]:
+    """The command that starts the node agent of this plan on a node; `group` on one of a worker allocation."""
+    worker = [] if group is None else ["--worker", group]
+    return [plan.python, "-u", "-m", "hpcjet.cluster.node", str(plan.run.plan), *worker]
 
 
 @dataclass(frozen=True)
@@ -192,17 +249,49 @@ def signal_delay_s(cluster: SlurmConfig) -> int:
     return min(cluster.signal_delay_s, max(10, cluster.time_min * 60 // 3))
 
 
-def _group(cluster: Any) -> NodeGroup:
+def _groups(cluster: Any) -> tuple[NodeGroup, ...]:
     if isinstance(cluster, SlurmConfig):
-        return NodeGroup(
-            name="main",
-            nodes=cluster.nodes,
-            cpus=cluster.cpus_per_node,
-            gpus=_gpus(cluster),
-            memory_gb=cluster.mem_gb,
+        if not cluster.groups:
+            return (_slurm_group("main", cluster),)
+        heads = 1 if cluster.form is Form.jobs else len(cluster.groups)
+        groups = [_slurm_group(name, cluster.of_group(name)) for name in cluster.groups]
+        return tuple(
+            each if number < heads else _grows(each, config)
+            for number, (each, config) in enumerate(zip(groups, cluster.groups.values(), strict=True))
         )
     assert isinstance(cluster, LocalConfig)
-    return NodeGroup(name="main", nodes=1, cpus=cluster.cpus, gpus=cluster.gpus, memory_gb=cluster.memory_gb)
+    return (
+        NodeGroup(
+            name="main", nodes=1, cpus=cluster.cpus, gpus=cluster.gpus, memory_gb=cluster.memory_gb,
+            min_nodes=1, max_nodes=1,
+        ),
+    )  # fmt: skip
+
+
+def _slurm_group(name: str, request: SlurmConfig) -> NodeGroup:
+    return NodeGroup(
+        name=name,
+        nodes=request.nodes,
+        cpus=request.cpus_per_node,
+        gpus=_gpus(request),
+        memory_gb=request.mem_gb,
+        min_nodes=request.nodes,
+        max_nodes=request.nodes,
+        time_min=request.time_min,
+    )
+
+
+def _grows(group: NodeGroup, config: GroupConfig) -> NodeGroup:
+    """The group with what its config says of its size."""
+    return dataclasses.replace(
+        group,
+        nodes=config.nodes,
+        min_nodes=config.min or 0,
+        max_nodes=config.most_nodes,
+        idle_s=config.idle_s,
+        nodes_per_job=config.nodes_per_job,
+        max_failures=config.max_failures,
+    )
 
 
 def _sidecar(config: LaunchConfig, run_dir: RunDir, python: str) -> tuple[str, ...]:

@@ -1,9 +1,11 @@
 """The config group `cluster`: where a run gets its nodes from."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from hpcjet.config.check import at_least, bad
 from hpcjet.config.exp import OnNodeLoss
+from hpcjet.config.group import Form, GroupConfig
 
 
 @dataclass
@@ -91,6 +93,14 @@ class SlurmConfig(ClusterConfig):
     """Further options of the one srun."""
     python: str | None = None
     """The Python that runs on the nodes; by default the one that launches."""
+    groups: dict[str, GroupConfig] = field(default_factory=dict)
+    """Groups of nodes that differ, the head's first, such as '+cluster.groups={head: {nodes: 1}, cpu: {nodes: 8}}';
+    none: cluster.nodes nodes that are alike."""
+    form: Form = Form.job
+    """How groups are asked for. job: all in one request, nodes alike; het: a heterogeneous job, one component for each
+    group; jobs: the head's group is one job, every other group has jobs of its own that come and go."""
+    head_wait_s: float = 900.0
+    """cluster.form=jobs: seconds that nodes wait for a head before they are given back, at least 5."""
 
     def __post_init__(self) -> None:
         ClusterConfig.__post_init__(self)
@@ -101,17 +111,62 @@ class SlurmConfig(ClusterConfig):
         at_least("cluster.time_min", self.time_min, 1)
         at_least("cluster.signal_delay_s", self.signal_delay_s, 10)
         at_least("cluster.max_restarts", self.max_restarts, 0)
-        if self.min_nodes is not None and self.min_nodes > self.nodes:
-            raise bad(
-                "cluster.min_nodes",
-                self.min_nodes,
-                f"cluster.nodes={self.nodes} is the most there can be",
-                "lower it or raise cluster.nodes",
-            )
+        at_least("cluster.head_wait_s", self.head_wait_s, 5)
+        check_groups(self)
+        if self.min_nodes is not None and self.min_nodes > self.head_nodes:
+            raise bad("cluster.min_nodes", self.min_nodes, *_too_few(self))
         if self.gres and self.gpus_per_node:
             raise bad("cluster.gres", self.gres, "cluster.gpus_per_node is set as well", "set one of the two to null")
+
+    @property
+    def head_nodes(self) -> int:
+        """Nodes of the job that has the head."""
+        if not self.groups:
+            return self.nodes
+        counts = [group.nodes for group in self.groups.values()]
+        return counts[0] if self.form is Form.jobs else sum(counts)
+
+    def of_group(self, name: str) -> "SlurmConfig":
+        """The request of one group by itself, with the keys that it has of its own."""
+        group = self.groups[name]
+        own: dict[str, Any] = {key: value for key in INHERITED if (value := getattr(group, key)) is not None}
+        if {"gres", "gpus_per_node"} & set(own):
+            own = {"gres": None, "gpus_per_node": None, **own}
+        values: dict[str, Any] = {key: None if value == "" else value for key, value in own.items()}
+        values |= {"nodes": group.nodes or 1, "sbatch": {**self.sbatch, **group.sbatch}, "groups": {}}
+        return replace(self, **values, form=Form.job, min_nodes=None)
 
 
 @dataclass
 class LabConfig(SlurmConfig):
     """The Slurm lab on this machine (`hpcjet lab up`)."""
+
+
+INHERITED = (
+    "cpus_per_node",
+    "gpus_per_node",
+    "mem_gb",
+    "time_min",
+    "partition",
+    "account",
+    "qos",
+    "constraint",
+    "gres",
+    "exclusive",
+)
+"""Keys that a group has from `cluster` unless it sets them."""
+
+
+def check_groups(config: SlurmConfig) -> None:
+    """Raise ConfigError for groups that cannot be, or that do not go together with the rest."""
+    for name, group in config.groups.items():
+        group.problems(name)
+
+
+def _too_few(config: SlurmConfig) -> tuple[str, str]:
+    """What min_nodes may be at most, and the next step."""
+    if not config.groups:
+        return f"cluster.nodes={config.nodes} is the most there can be", "lower it or raise cluster.nodes"
+    names = list(config.groups)[:1] if config.form is Form.jobs else list(config.groups)
+    most = f"the job with the head has {config.head_nodes} nodes (cluster.groups: {', '.join(names)})"
+    return most, "lower it or give those groups more nodes"

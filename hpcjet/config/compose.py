@@ -45,7 +45,7 @@ def composed(overrides: Sequence[str]) -> DictConfig:
     register()
     files = own_files(_chosen(overrides))
     with initialize_config_dir(str(conf_dir().resolve()), version_base="1.3"), refusals_explained(files):
-        return hydra_compose("launch", overrides=[*search_path(), *(_with_plus(override) for override in overrides)])
+        return hydra_compose("launch", overrides=[*search_path(), *_for_hydra(overrides)])
 
 
 @contextlib.contextmanager
@@ -86,9 +86,21 @@ def _chosen(overrides: Sequence[str]) -> dict[str, str]:
     return {"cluster": os.environ.get("HPCJET_CLUSTER", ""), **named}
 
 
+def _for_hydra(overrides: Sequence[str]) -> list[str]:
+    """With the pluses that Hydra wants, and nobody should need to know; groups of nodes before keys of theirs."""
+    words = [_with_plus(override) for override in overrides]
+    return sorted(words, key=lambda word: not word.startswith("+cluster.groups={"))
+
+
 def _with_plus(override: str) -> str:
-    """`exp=swe` means `+exp=swe`: the group has no default, and nobody should need to know."""
-    return f"+{override}" if override.startswith("exp=") else override
+    """`exp=swe` is `+exp=swe`: it has no default. `cluster.groups.cpu={...}` is `+cluster.groups={cpu: {...}}`."""
+    key, _, value = override.lstrip("+").partition("=")
+    name = key.removeprefix("cluster.groups.")
+    if value.startswith("{") and name != key and "." not in name:
+        return f"+cluster.groups={{{name}: {value}}}"
+    if key == "exp" or (key == "cluster.groups" and value.startswith("{")):
+        return f"+{key}={value}"
+    return override
 
 
 def check_grammar(overrides: Sequence[str]) -> None:

@@ -26,6 +26,9 @@ class ExpConfig:
     on_node_loss: ClassVar[OnNodeLoss] = OnNodeLoss.fail
     """Unless cluster.on_node_loss says otherwise."""
 
+    group: str | None = None
+    """The group of cluster.groups whose nodes do the work; by default all of them."""
+
     @property
     def wants_ray(self) -> bool:
         return True

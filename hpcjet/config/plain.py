@@ -49,10 +49,20 @@ def unknown_keys(node: DictConfig, schema: type, prefix: str) -> Iterator[tuple[
         if key not in known:
             yield f"{prefix}{key!s}", known
             continue
-        child = None if OmegaConf.is_missing(node, key) else node._get_node(key)
-        child_type = OmegaConf.get_type(child) if isinstance(child, DictConfig) else None
-        if child_type is not None and dataclasses.is_dataclass(child_type):
-            yield from unknown_keys(child, child_type, f"{prefix}{key}.")  # type: ignore[arg-type]
+        yield from _unknown_below(node, key, f"{prefix}{key!s}")
+
+
+def _unknown_below(node: DictConfig, key: Any, name: str) -> Iterator[tuple[str, list[str]]]:
+    """Those of one value: of a typed node, or of the typed nodes in a dictionary."""
+    child = None if OmegaConf.is_missing(node, key) else node._get_node(key)
+    if not isinstance(child, DictConfig) or child._is_none():
+        return
+    schema = OmegaConf.get_type(child)
+    if schema is not None and dataclasses.is_dataclass(schema):
+        yield from unknown_keys(child, schema, f"{name}.")
+        return
+    for each in child:
+        yield from _unknown_below(child, each, f"{name}.{each!s}")
 
 
 def unknown_key(key: str, known: Iterable[str]) -> ConfigError:

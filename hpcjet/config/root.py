@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from hpcjet.config.check import bad
+from hpcjet.config.check import at_least, bad
 from hpcjet.config.cluster import ClusterConfig, LabConfig, LocalConfig, SlurmConfig
 from hpcjet.config.command import MpiConfig, RayConfig, TorchrunConfig
 from hpcjet.config.doctor import DoctorConfig
@@ -24,8 +24,12 @@ class RunConfig:
 
     root: Path = Path("runs")
     """Folder of run directories; on a cluster it must be on the shared file system."""
+    max_hours: float | None = None
+    """Hours that the jobs of one run may take together where one follows the other, above 0; null: as many as
+    cluster.max_restarts allows."""
 
     def __post_init__(self) -> None:
+        at_least("run.max_hours", self.max_hours, 0.01)
         # Slurm and submitit replace %j and the like in the names of logs.
         if {"\n", "%"} & set(str(self.root)):
             allowed = "a path without line breaks and percent signs"
@@ -61,6 +65,18 @@ class LaunchConfig:
     """false: check, write the run directory and stop; slurm_templates/run.sbatch starts it."""
     follow: bool = True
     """Stay and show the queue, then the progress; false: submit and return."""
+
+    def __post_init__(self) -> None:
+        for part in ("exp", "engine"):
+            _check_group(part, getattr(getattr(self, part), "group", None), self.cluster)
+
+
+def _check_group(part: str, name: str | None, cluster: Any) -> None:
+    """Raise ConfigError if `exp` or `engine` wants the nodes of a group that is none."""
+    names = list(cluster.groups) if isinstance(cluster, SlurmConfig) else []
+    if name is not None and name not in names:
+        there = f"the groups are {', '.join(names)}" if names else "cluster.groups names no groups"
+        raise bad(f"{part}.group", name, there, f"choose one of them, or set {part}.group=null")
 
 
 SCHEMAS: dict[str, dict[str, type]] = {

@@ -33,7 +33,7 @@ WORDS: dict[str, tuple[list[str], str]] = {
     "unknown root key": (["+exp=noop", "folow=true"], "folow is not a key: known are exp, cluster"),
     "unknown root key, plus": (["+exp=noop", "+folow=true"], "did you mean follow?"),
     "key of another kind": (["+exp=noop", "cluster.nodes=3"], "it is a key of cluster=slurm and cluster=lab"),
-    "key of another exp": (["+exp=noop", "exp.limit=3"], "exp.limit is not a key: there are none here; it is a key of"),
+    "key of another exp": (["+exp=noop", "exp.limit=3"], "exp.limit is not a key: known are exp.group; it is a key of"),
     "wrong type": (["+exp=noop", "cluster=slurm", "cluster.nodes=many"], "cluster.nodes=many is not allowed"),
     "no list": (["+exp=swe", "exp.ids=a"], "exp.ids=a is not allowed: it must be a list, such as [a,b]"),
     "no bool": (["+exp=noop", "dry_run=maybe"], "dry_run=maybe is not allowed: Value 'maybe' is not a valid bool"),
