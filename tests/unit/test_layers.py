@@ -18,6 +18,7 @@ LAYERS = [
     {"plan"},
     {"slurm", "sandbox"},
     {"cluster"},
+    {"elastic"},
     {"tasks"},
     {"engine", "learner"},
     {"workload", "noop", "command", "doctor", "serve", "swe", "swarm"},
