@@ -4,7 +4,9 @@
 ├── config.yaml  plan.json  job.sbatch  submission.json  state.json  progress.json  summary.json  report.html
 ├── events.jsonl                           what happened when
 ├── provenance.json  dirty.diff            where it came from
+├── head.json  members.json                where the head is, and the nodes of all allocations
 ├── submit/                                submitit's own files
+├── allocations/<group>-<n>.json  .sbatch  jobs of groups that come and go
 ├── logs/<allocation>-<restart>/<node>.log  output.log
 ├── rendezvous/<allocation>-<restart>/     where the nodes of one allocation find each other
 ├── results/                               segments of the result store
@@ -88,6 +90,20 @@ class RunDir:
         """What happened in its life, and when."""
         return self.path / "events.jsonl"
 
+    def worker_events(self, allocation: str) -> Path:
+        """The same of a worker allocation that found no head: it alone writes it."""
+        return self.path / f"events-{path_name(allocation)}.jsonl"
+
+    @property
+    def head(self) -> Path:
+        """Where the head of a run over many allocations is now; not there between two of them."""
+        return self.path / "head.json"
+
+    @property
+    def members(self) -> Path:
+        """The nodes of all allocations, as the head knows them."""
+        return self.path / "members.json"
+
     @property
     def report(self) -> Path:
         return self.path / "report.html"
@@ -120,6 +136,11 @@ class RunDir:
     def submission(self) -> Path:
         """Which job or process runs it."""
         return self.path / "submission.json"
+
+    @property
+    def allocations(self) -> Path:
+        """The folder of worker allocations: a record and a script of each."""
+        return self.path / "allocations"
 
     @property
     def submit_folder(self) -> Path:

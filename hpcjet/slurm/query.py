@@ -12,7 +12,7 @@ from hpcjet.slurm.jobid import elements, job_of, split_key
 from hpcjet.slurm.states import FINAL_ALONE, PURGED, STAGES, Stage, stage_of, word_of
 from hpcjet.slurm.times import moment
 
-__all__ = ["STAGES", "JobState", "Stage", "cancel_job", "job_state", "job_states", "partitions"]
+__all__ = ["STAGES", "JobState", "Stage", "cancel_job", "cancel_jobs", "job_state", "job_states", "partitions"]
 
 CONFIRM_S = 0.5
 """Before the queue is asked again about an end that nothing else confirms."""
@@ -246,6 +246,19 @@ def cancel_job(job_id: str) -> None:
     done = ask("scancel", *([f"--clusters={cluster}"] if cluster else []), number)
     if not done.ok:
         raise SubmitError(f"scancel {number} failed: {_words(done)}; see squeue --me")
+
+
+def cancel_jobs(job_ids: Iterable[str], *, pending_only: bool = False) -> None:
+    """Cancel jobs with one call per cluster, with `pending_only` those that have not started. Raises SubmitError."""
+    by_cluster: dict[str | None, list[str]] = {}
+    for key in job_ids:
+        number, cluster = split_key(key)
+        by_cluster.setdefault(cluster, []).append(number)
+    for cluster, numbers in by_cluster.items():
+        where = [f"--clusters={cluster}"] if cluster else []
+        done = ask("scancel", *where, *(["--state=PENDING"] if pending_only else []), *numbers)
+        if not done.ok:
+            raise SubmitError(f"scancel {' '.join(numbers)} failed: {_words(done)}; see squeue --me")
 
 
 def partitions() -> list[str] | None:

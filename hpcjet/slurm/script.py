@@ -2,11 +2,12 @@
 
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hpcjet.config.cluster import SlurmConfig
-from hpcjet.plan import Plan
+from hpcjet.plan import Plan, agent_command, signal_delay_s
 
 LEAVE_ALONE = ("--kill-on-bad-exit=0", "--wait=0")
 """That one agent ends is no reason for srun to end others, whatever the site's defaults: the head sees to that."""
@@ -67,6 +68,22 @@ def submitit_command(plan: Plan, folder: Path) -> str:
     return f"{shlex.quote(plan.python)} -u -m submitit.core._submit {shlex.quote(str(folder))}"
 
 
+def render_worker(plan: Plan, config: SlurmConfig, group: str, nodes: int) -> str:
+    """The batch script of a worker allocation: a node agent on each of its nodes.
+
+    Slurm does not queue it again by itself: the run asks for new nodes where it needs them.
+    """
+    from submitit.slurm import slurm
+
+    request = replace(config.of_group(group), nodes=nodes)
+    own = replace(plan, requeue=False, on_node_loss="continue", signal_delay_s=signal_delay_s(request))
+    wanted = settings(own, request) | {"job_name": f"{request.job_name or f'hpcjet-{plan.exp}'}-{group}"}
+    command = shlex.join(agent_command(plan, group))
+    text: str = slurm._make_sbatch_string(command=command, folder=plan.run.submit_folder, **wanted)
+    lines = [line for line in _without_null(text) if line != "export SUBMITIT_EXECUTOR=slurm"]
+    return "\n".join(lines) + "\n"
+
+
 JOB_END = """\
 srun=$!
 # The node agent of the head leaves the run's exit code; without one the cluster failed. A node that is lost would
@@ -84,11 +101,16 @@ exit "$(cat "$code" 2>/dev/null || echo 3)"
 
 def finished(script: str, plan: Plan) -> str:
     """submitit's script without the options that are null, and with an end that returns the run's exit code."""
-    # Not splitlines: a name may hold what Unicode, but not the shell, takes for the end of a line.
-    lines = [line for line in script.rstrip("\n").split("\n") if not re.fullmatch(r"#SBATCH --[a-z-]+=None", line)]
+    lines = _without_null(script)
     while not lines[-1].startswith("srun "):
         assert not lines.pop().strip(), "submitit's script ends with its srun"
     return "\n".join(lines) + " &\n" + JOB_END.format(run=shlex.quote(plan.run_dir), python=shlex.quote(plan.python))
+
+
+def _without_null(script: str) -> list[str]:
+    """The lines, without options that are null."""
+    # Not splitlines: a name may hold what Unicode, but not the shell, takes for the end of a line.
+    return [line for line in script.rstrip("\n").split("\n") if not re.fullmatch(r"#SBATCH --[a-z-]+=None", line)]
 
 
 def _beyond_submitit(plan: Plan, config: SlurmConfig) -> dict[str, str | bool | None]:
