@@ -34,8 +34,9 @@ from hpcjet.slurm.allocations import (
 from hpcjet.slurm.states import Stage
 
 GROUPS = (
-    "+cluster.groups={head: {time_min: 600}, cpu: {nodes: 3, max: 8, nodes_per_job: 2, "
-    "partition: 'spot,night', time_min: 30, cpus_per_node: 4, gpus_per_node: 0, exclusive: false, sbatch: {reservation: maint}}, big: {nodes: 1}}"
+    "+cluster.groups={head: {time_min: 600}, cpu: {nodes: 3, max: 8, nodes_per_job: 2, partition: 'spot,night', "
+    "time_min: 30, cpus_per_node: 4, gpus_per_node: 0, exclusive: false, sbatch: {reservation: maint}}, "
+    "big: {nodes: 1}}"
 )
 WORDS = ["+exp=noop", "cluster=slurm", "cluster.form=jobs", GROUPS, "cluster.gres=gpu:2", "cluster.exclusive=true",
          "cluster.account=abc", "cluster.setup=['module load x']", "cluster.job_name=mine"]  # fmt: skip
@@ -101,7 +102,8 @@ def test_many_at_once_never_share_a_number(slurm: Path, tmp_path: Path) -> None:
     plan, _ = planned(tmp_path / "run")
     plan.run.plan.write_text(plan.to_json())
     program = (
-        "import sys; from pathlib import Path; from hpcjet.plan import read_plan\nfrom hpcjet.slurm import allocations\n"
+        "import sys; from pathlib import Path; from hpcjet.plan import read_plan\n"
+        "from hpcjet.slurm import allocations\n"
         "plan = read_plan(Path(sys.argv[1]).read_text())\n"
         "for _ in range(5): allocations._recorded(plan.run, 'cpu', 1)"
     )
