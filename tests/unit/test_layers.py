@@ -41,6 +41,9 @@ MAY_BE_HEAVY = {
         "engine/gateway/server.py",
         "engine/gateway/upstream.py",
     },
+    "torch": {"swarm/losses.py"},
+    "gymnasium": {"swarm/formation/gymnasium_face.py", "swarm/formation/parallel_face.py"},
+    "pettingzoo": {"swarm/formation/parallel_face.py"},
 }
 """Modules that are themselves imported only where they are used."""
 

@@ -1,0 +1,98 @@
+"""Losses of PPO and MAPPO as pure functions of tensors; this module imports torch.
+
+Every function takes a `mask` of the entries that count, [...]: what stands in the others, NaN included, reaches neither
+the loss nor a gradient, and the means are over the counted entries alone. So a padded agent is as good as none.
+`total` replaces their number, so that shares of a minibatch, and ranks with uneven shares, add up to the whole.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from hpcjet.swarm.value_normaliser import ValueNormaliser
+
+
+def masked_mean(values: Tensor, mask: Tensor, *, total: float | Tensor | None = None) -> Tensor:
+    """Sum over the counted entries by their number, or by `total`; 0 if nothing counts."""
+    counted = mask != 0
+    number = counted.sum().clamp(min=1) if total is None else total
+    return torch.where(counted, values, 0.0).sum() / number
+
+
+def standardised(advantages: Tensor, mask: Tensor, *, epsilon: float = 1e-5) -> Tensor:
+    """(A - mean) / (std + epsilon) over the counted entries, 0 elsewhere; std is the population's.
+
+    Source: the code of "The Surprising Effectiveness of PPO in Cooperative Multi-Agent Games", arXiv:2103.01955.
+    """
+    mean = masked_mean(advantages, mask)
+    centred = torch.where(mask != 0, advantages - mean, 0.0)
+    return centred / (masked_mean(centred.square(), mask).sqrt() + epsilon)
+
+
+def ppo_loss(
+    log_probs: Tensor,
+    behaviour_log_probs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    clip: float = 0.2,
+    proximal_log_probs: Tensor | None = None,
+    max_weight: float = math.inf,
+    total: float | Tensor | None = None,
+) -> Tensor:
+    """The clipped surrogate, to be minimised; with `proximal_log_probs` the decoupled one for older samples.
+
+    Decoupled: the ratio that is clipped is that of the policy to the proximal one (the policy before this update), and
+    its product is weighed by proximal / behaviour, at most `max_weight`. With proximal = behaviour they are the same.
+    Source: arXiv:1707.06347, eq. 7; "Batch size-invariance for policy optimization", arXiv:2110.00641, section 3.
+    """
+    anchor = behaviour_log_probs if proximal_log_probs is None else proximal_log_probs
+    # Inside where: exp of what is not counted may be infinite, and infinity times 0 is NaN in the gradient.
+    ratio = torch.where(mask != 0, log_probs - anchor.detach(), 0.0).exp()
+    weighed = advantages.detach()
+    surrogate = torch.minimum(ratio * weighed, ratio.clamp(1 - clip, 1 + clip) * weighed)
+    if proximal_log_probs is not None:
+        weight = torch.where(mask != 0, (proximal_log_probs - behaviour_log_probs).detach(), 0.0).exp()
+        surrogate = surrogate * weight.clamp(max=max_weight)
+    return -masked_mean(surrogate, mask, total=total)
+
+
+def policy_gradient_loss(
+    log_probs: Tensor, advantages: Tensor, mask: Tensor, *, total: float | Tensor | None = None
+) -> Tensor:
+    """-log pi times the advantages of V-trace, which hold the importance weight already (IMPALA, section 4.2)."""
+    return -masked_mean(torch.where(mask != 0, log_probs, 0.0) * advantages.detach(), mask, total=total)
+
+
+def value_loss(
+    outputs: Tensor,
+    returns: Tensor,
+    mask: Tensor,
+    *,
+    normaliser: ValueNormaliser | None = None,
+    old_outputs: Tensor | None = None,
+    clip: float | None = None,
+    huber_delta: float | None = None,
+    total: float | Tensor | None = None,
+) -> Tensor:
+    """Half the squared error of the value head, or Huber's, with the greater of the clipped and the plain term.
+
+    `outputs` and `old_outputs` (those at acting time) are what the head puts out, `returns` are in units of reward.
+    With a normaliser the head is normalised, and so are the returns here: the error, the clip and Huber's delta are all
+    in the head's scale. Update the normaliser with these returns before.
+    """
+    targets = returns.detach() if normaliser is None else normaliser.normalise(returns.detach())
+    loss = _error(torch.where(mask != 0, outputs - targets, 0.0), huber_delta)
+    if clip is not None and old_outputs is not None:
+        old = old_outputs.detach()
+        near = old + (outputs - old).clamp(-clip, clip)
+        loss = torch.maximum(loss, _error(torch.where(mask != 0, near - targets, 0.0), huber_delta))
+    return masked_mean(loss, mask, total=total)
+
+
+def _error(error: Tensor, huber_delta: float | None) -> Tensor:
+    square = 0.5 * error.square()
+    if huber_delta is None:
+        return square
+    return torch.where(error.abs() <= huber_delta, square, huber_delta * (error.abs() - 0.5 * huber_delta))
