@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -220,26 +221,52 @@ class Defaults:
 def cost(plan: Plan, defaults: Defaults | None = None) -> Cost:
     """Time limit times what is asked for, or what the site gives without being asked."""
     site = defaults or Defaults()
-    time_min = plan.time_min if plan.time_min is not None else site.time_min
-    if time_min is None:
-        return Cost(None, None, None)
-    hours = time_min / 60
-    cpus = [_charged(group.cpus, site.cpus_per_node, whole=site.whole_nodes) for group in plan.groups]
-    gpus = [_charged(group.gpus, site.gpus_per_node, whole=site.whole_nodes) or 0 for group in plan.groups]
-    known = [number for number in cpus if number is not None]
+    return total(group_costs(plan, {group.name: site for group in plan.groups}).values())
+
+
+def group_costs(plan: Plan, defaults: Mapping[str, Defaults]) -> dict[str, Cost]:
+    """Group -> the most that it can use up. One that grows may have all its nodes for as long as the run lasts."""
+    hours = _longest_hours(plan, defaults[plan.groups[0].name])
+    return {group.name: _group_cost(plan, group, defaults[group.name], hours) for group in plan.groups}
+
+
+def total(costs: Iterable[Cost]) -> Cost:
+    """All of them together."""
+    listed = list(costs)
     return Cost(
-        node_hours=plan.num_nodes * hours,
-        cpu_hours=_hours(plan, known, hours) if len(known) == len(cpus) else None,
-        gpu_hours=_hours(plan, gpus, hours),
+        _sum(each.node_hours for each in listed),
+        _sum(each.cpu_hours for each in listed),
+        _sum(each.gpu_hours for each in listed),
     )
+
+
+def _longest_hours(plan: Plan, site: Defaults) -> float | None:
+    """How long the run may last: its head's time limit, or the bound of a chain of restarts."""
+    if plan.max_hours is not None and plan.requeue:
+        return plan.max_hours
+    time_min = plan.time_min if plan.time_min is not None else site.time_min
+    return None if time_min is None else time_min / 60
+
+
+def _group_cost(plan: Plan, group: NodeGroup, site: Defaults, hours: float | None) -> Cost:
+    if hours is None:
+        return Cost(None, None, None)
+    node_hours = hours * (group.max_nodes if group in plan.worker_groups else group.nodes)
+    cpus = _charged(group.cpus, site.cpus_per_node, whole=site.whole_nodes)
+    gpus = _charged(group.gpus, site.gpus_per_node, whole=site.whole_nodes) or 0
+    return Cost(node_hours, None if cpus is None else node_hours * cpus, node_hours * gpus)
 
 
 def _charged(asked: int | None, given: int | None, *, whole: bool) -> int | None:
     return given if asked is None or (whole and given is not None) else asked
 
 
-def _hours(plan: Plan, per_node: list[int], hours: float) -> float:
-    return sum(group.nodes * number for group, number in zip(plan.groups, per_node, strict=True)) * hours
+def _sum(numbers: Iterable[float | None]) -> float | None:
+    """None if one of them is not known."""
+    sum_: float | None = 0.0
+    for number in numbers:
+        sum_ = None if sum_ is None or number is None else sum_ + number
+    return sum_
 
 
 def signal_delay_s(cluster: SlurmConfig) -> int:

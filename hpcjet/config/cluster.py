@@ -5,7 +5,7 @@ from typing import Any
 
 from hpcjet.config.check import at_least, bad
 from hpcjet.config.exp import OnNodeLoss
-from hpcjet.config.group import Form, GroupConfig
+from hpcjet.config.group import INHERITED, Form, GroupConfig, check_groups
 
 
 @dataclass
@@ -112,7 +112,12 @@ class SlurmConfig(ClusterConfig):
         at_least("cluster.signal_delay_s", self.signal_delay_s, 10)
         at_least("cluster.max_restarts", self.max_restarts, 0)
         at_least("cluster.head_wait_s", self.head_wait_s, 5)
-        check_groups(self)
+        check_groups(self.groups, self.form)
+        if self.groups and self.nodes != 1:
+            raise bad("cluster.nodes", self.nodes, "cluster.groups says how many nodes there are", "leave it out")
+        if self.nodelist and self.form is not Form.job:
+            names = "it would name the nodes of every group"
+            raise bad("cluster.nodelist", self.nodelist, names, "set cluster.groups.NAME.sbatch={nodelist: ...}")
         if self.min_nodes is not None and self.min_nodes > self.head_nodes:
             raise bad("cluster.min_nodes", self.min_nodes, *_too_few(self))
         if self.gres and self.gpus_per_node:
@@ -140,27 +145,6 @@ class SlurmConfig(ClusterConfig):
 @dataclass
 class LabConfig(SlurmConfig):
     """The Slurm lab on this machine (`hpcjet lab up`)."""
-
-
-INHERITED = (
-    "cpus_per_node",
-    "gpus_per_node",
-    "mem_gb",
-    "time_min",
-    "partition",
-    "account",
-    "qos",
-    "constraint",
-    "gres",
-    "exclusive",
-)
-"""Keys that a group has from `cluster` unless it sets them."""
-
-
-def check_groups(config: SlurmConfig) -> None:
-    """Raise ConfigError for groups that cannot be, or that do not go together with the rest."""
-    for name, group in config.groups.items():
-        group.problems(name)
 
 
 def _too_few(config: SlurmConfig) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from omegaconf import MISSING
 
@@ -35,6 +36,8 @@ class RayConfig(CommandConfig):
 class MpiConfig(CommandConfig):
     """An MPI program of your own, such as one with mpi4py, on all nodes."""
 
+    one_step: ClassVar[bool] = True
+
     ranks_per_node: int | None = None
     """Ranks on each node, at least 1; by default its CPUs divided by exp.cpus_per_rank."""
     cpus_per_rank: int = 1
@@ -57,6 +60,8 @@ class MpiConfig(CommandConfig):
 @dataclass
 class TorchrunConfig(CommandConfig):
     """A torch.distributed program of your own on all nodes, started by torch's launcher."""
+
+    one_step: ClassVar[bool] = True
 
     procs_per_node: int | None = None
     """Processes on each node, at least 1; by default one per GPU of the node, else one."""

@@ -5,6 +5,7 @@ import dataclasses
 import enum
 import inspect
 import textwrap
+import typing
 from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,19 +80,29 @@ def _listed(heading: str, group: str, files: dict[str, Path]) -> list[str]:
     return [heading, *rows] if rows else []
 
 
-def _page(title: str, schema: type, prefix: str, *, without: Container[str] = ()) -> str:
-    lines = [title, _indent((schema.__doc__ or "").strip().partition("\n")[0], 2)]
+def _page(title: str, schema: type, prefix: str, *, without: Container[str] = (), width: int = 78) -> str:
+    lines = [title, _indent((schema.__doc__ or "").strip().partition("\n")[0], 2, width=width)]
     for key in keys_of(schema, prefix):
-        if key.name.removeprefix(prefix) in without:
+        name = key.name.removeprefix(prefix)
+        if name in without:
             continue
         lines.append(f"  {key.name}={key.default}" if key.default else f"  {key.name}=...  (required)")
         if key.text:
-            lines.append(_indent(key.text, 6))
+            lines.append(_indent(key.text, 6, width=width))
+        if entries := _entries(schema, name):
+            page = _page(f"{key.name}.NAME", entries, f"{key.name}.NAME.", width=width - 4)
+            lines.append(textwrap.indent(page.rstrip(), " " * 4))
     return "\n".join(lines) + "\n"
 
 
-def _indent(text: str, by: int) -> str:
-    return textwrap.fill(" ".join(text.split()), 78, initial_indent=" " * by, subsequent_indent=" " * by)
+def _entries(schema: type, name: str) -> type | None:
+    """The schema of the entries of a key that is a dictionary of them."""
+    words = typing.get_args(typing.get_type_hints(schema)[name])
+    return next((word for word in words if dataclasses.is_dataclass(word) and isinstance(word, type)), None)
+
+
+def _indent(text: str, by: int, *, width: int = 78) -> str:
+    return textwrap.fill(" ".join(text.split()), width, initial_indent=" " * by, subsequent_indent=" " * by)
 
 
 def _docstrings(cls: type) -> dict[str, str]:

@@ -14,6 +14,7 @@ class DoctorConfig(ExpConfig):
     """Looks at every node and at what lies between them, without Ray; hpcjet doctor launches it and reports."""
 
     on_node_loss: ClassVar[OnNodeLoss] = OnNodeLoss["continue"]
+    one_step: ClassVar[bool] = True
 
     timeout_s: float = 120.0
     """Seconds that the looks at the nodes may take in all, at least 10."""

@@ -25,6 +25,8 @@ class ExpConfig:
 
     on_node_loss: ClassVar[OnNodeLoss] = OnNodeLoss.fail
     """Unless cluster.on_node_loss says otherwise."""
+    one_step: ClassVar[bool] = False
+    """Whether it runs as one step over all nodes: then they must be of one job with one request."""
 
     group: str | None = None
     """The group of cluster.groups whose nodes do the work; by default all of them."""

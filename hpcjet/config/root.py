@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from hpcjet.config.command import MpiConfig, RayConfig, TorchrunConfig
 from hpcjet.config.doctor import DoctorConfig
 from hpcjet.config.engine import EngineConfig, OpenAIConfig, OracleConfig, SglangConfig, VllmConfig
 from hpcjet.config.exp import ExpConfig, NoopConfig, SweConfig
+from hpcjet.config.group import Form
 from hpcjet.config.sandbox import SandboxConfig
 from hpcjet.config.serve import ServeConfig
 from hpcjet.config.sweep import SweepConfig
@@ -69,6 +71,13 @@ class LaunchConfig:
     def __post_init__(self) -> None:
         for part in ("exp", "engine"):
             _check_group(part, getattr(getattr(self, part), "group", None), self.cluster)
+        if isinstance(self.cluster, SlurmConfig) and self.cluster.form is not Form.job and self.exp.one_step:
+            raise bad(
+                "cluster.form",
+                self.cluster.form.name,
+                f"exp={kind_of('exp', self.exp)} runs as one step on all nodes, which one request must have given",
+                "set cluster.form=job",
+            )
 
 
 def _check_group(part: str, name: str | None, cluster: Any) -> None:
@@ -96,8 +105,9 @@ SCHEMAS: dict[str, dict[str, type]] = {
 """Config group -> kind -> its schema. conf/<group>/<name>.yaml names <kind>_schema in its defaults list."""
 
 
+@cache
 def register() -> None:
-    """Make the schemas known to Hydra."""
+    """Make the schemas known to Hydra, once in a process."""
     from hydra.core.config_store import ConfigStore
 
     store = ConfigStore.instance()

@@ -7,7 +7,7 @@ import pytest
 
 from hpcjet.config.compose import compose
 from hpcjet.errors import ConfigError
-from hpcjet.plan import FIXED_ENV, Cost, Plan, agent_command, cost, make_plan, read_plan
+from hpcjet.plan import FIXED_ENV, Cost, Defaults, Plan, agent_command, cost, group_costs, make_plan, read_plan
 from hpcjet.rundir import RunDir
 
 RUN = RunDir(Path("/shared/runs/noop/20260102-030405-abcdef"))
@@ -79,3 +79,58 @@ def test_a_plan_with_a_key_of_another_version_is_refused() -> None:
     data = {**json.loads(plan_of().to_json()), "later": 1}
     with pytest.raises(ConfigError, match="later"):
         read_plan(json.dumps(data))
+
+
+GROUPS = (
+    "cluster.groups={head: {cpus_per_node: 4}, gpu: {nodes: 2, cpus_per_node: 16, gpus_per_node: 8}, "
+    "cpu: {nodes: 3, cpus_per_node: 64, mem_gb: 128}}"
+)
+SLURM = ["cluster=slurm", GROUPS, "cluster.time_min=120"]
+
+
+@pytest.mark.parametrize("form", ["job", "het"])
+def test_ranks_of_one_job_go_through_its_groups(form: str) -> None:
+    plan = plan_of(*SLURM, f"cluster.form={form}")
+    assert [plan.group_of(rank).name for rank in range(7)] == ["head", "gpu", "gpu", "cpu", "cpu", "cpu", "cpu"]
+    assert (plan.head_nodes, plan.num_nodes, plan.min_nodes, plan.worker_groups) == (6, 6, 6, ())
+    assert not any(group.elastic for group in plan.groups)
+    assert plan.group("cpu").memory_gb == 128
+    with pytest.raises(ConfigError, match="group=cpus is not allowed: the run's groups are head, gpu, cpu"):
+        plan.group("cpus")
+
+
+def test_groups_with_jobs_of_their_own_are_not_the_heads() -> None:
+    words = [*SLURM, "cluster.form=jobs", "cluster.groups.cpu.max=9", "cluster.groups.cpu.nodes=0",
+             "cluster.groups.cpu.time_min=30", "cluster.groups.gpu.min=2", "run.max_hours=5"]  # fmt: skip
+    plan = plan_of(*words)
+    assert read_plan(plan.to_json()) == plan
+    assert (plan.head_nodes, plan.num_nodes, plan.min_nodes) == (1, 3, 1)
+    assert [group.name for group in plan.worker_groups] == ["gpu", "cpu"]
+    assert {plan.group_of(rank).name for rank in range(4)} == {"head"}
+    assert [(group.min_nodes, group.max_nodes, group.elastic, group.time_min) for group in plan.groups] == [
+        (1, 1, False, 120), (2, 2, False, 120), (0, 9, True, 30),
+    ]  # fmt: skip
+    assert (plan.form, plan.max_hours, plan.head_wait_s) == ("jobs", 5.0, 900.0)
+
+
+def test_the_cost_of_a_group_that_grows_is_that_of_its_most_nodes_for_the_whole_run() -> None:
+    words = [*SLURM, "cluster.form=jobs", "cluster.groups.cpu.max=9", "cluster.groups.cpu.time_min=30"]
+    plan = plan_of(*words)
+    costs = group_costs(plan, {group.name: Defaults() for group in plan.groups})
+    assert costs == {"head": Cost(2, 8, 0), "gpu": Cost(4, 64, 32), "cpu": Cost(18, 1152, 0)}
+    assert cost(plan) == Cost(24, 1224, 32)
+    assert cost(plan_of(*words, "run.max_hours=10")).node_hours == 120
+    assert cost(plan_of(*words, "run.max_hours=10", "cluster.requeue=false")).node_hours == 24
+    assert cost(plan_of(*words, "cluster.groups.cpu.cpus_per_node=null")).cpu_hours is None
+
+
+def test_without_groups_the_plan_is_that_of_one() -> None:
+    plan = plan_of("cluster=slurm", "cluster.nodes=3")
+    [group] = plan.groups
+    assert (group.name, group.nodes, plan.form, plan.head_nodes, plan.worker_groups) == ("main", 3, "job", 3, ())
+    assert plan.group_of(2) == group and not group.elastic
+
+
+def test_the_command_of_a_worker_allocations_nodes_names_its_group() -> None:
+    plan = plan_of("cluster=slurm")
+    assert agent_command(plan, "cpu") == [*agent_command(plan), "--worker", "cpu"]
