@@ -42,9 +42,14 @@ def lab(lab_was_up: bool) -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="session")
-def tasks(lab: Lab) -> None:
+def login(lab: Lab) -> Login:
+    """Made once: it builds a wheel of the project and installs it."""
+    return Login(lab)
+
+
+@pytest.fixture(scope="session")
+def tasks(login: Login) -> None:
     """Eight real CPython tasks, built and validated by the user, as the README says."""
-    login = Login(lab)
     built = login.hpcjet("tasks", "build", "debian", "python3.11", timeout_s=300)
     assert built.code == 0, built.output
     validated = login.hpcjet("tasks", "validate", "--limit", "8", timeout_s=600)

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from launching import Login
 
-from hpcjet.lab import Lab
-
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
 
 from boot import Figures, measure
@@ -23,8 +21,8 @@ def best(of: list[Figures], name: str) -> float:
     return min(each[name] for each in of)
 
 
-def test_the_job_takes_no_longer_than_the_minimum_but_for_noise(lab: Lab) -> None:
-    found = measure(Login(lab), nodes=3, runs=3, ways=["minimum"])
+def test_the_job_takes_no_longer_than_the_minimum_but_for_noise(login: Login) -> None:
+    found = measure(login, nodes=3, runs=3, ways=["minimum"])
     ours, minimum = found["hpcjet"], found["minimum"]
     assert best(ours, "job") <= 1.3 * best(minimum, "job"), found
     assert best(ours, "ready") <= 1.3 * best(minimum, "ready"), found

@@ -44,11 +44,6 @@ time.sleep(300)
 
 
 @pytest.fixture(scope="module")
-def login(lab: Lab) -> Login:
-    return Login(lab)
-
-
-@pytest.fixture(scope="module")
 def python(lab: Lab) -> Path:
     return programs_python(lab)
 

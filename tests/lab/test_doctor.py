@@ -17,11 +17,6 @@ BLOCKS = "10000-32767"
 """From where hpcjet takes its ports."""
 
 
-@pytest.fixture(scope="module")
-def login(lab: Lab) -> Login:
-    return Login(lab)
-
-
 def examine(login: Login, *words: str) -> Launched:
     return login.hpcjet("doctor", "cluster=lab", "cluster.nodelist='n[1-2]'", "cluster.cpus_per_node=2", *words)
 

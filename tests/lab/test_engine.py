@@ -36,11 +36,6 @@ PAUSE_S = 0.5
 
 
 @pytest.fixture(scope="module")
-def login(lab: Lab) -> Login:
-    return Login(lab)
-
-
-@pytest.fixture(scope="module")
 def engine(login: Login) -> list[str]:
     """The overrides of a tiny model in an environment that the lab's user can run."""
     try:

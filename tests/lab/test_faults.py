@@ -161,11 +161,6 @@ MOMENTS = {
 }
 
 
-@pytest.fixture(scope="module")
-def login(lab: Lab) -> Login:
-    return Login(lab)
-
-
 @pytest.fixture
 def folder(login: Login) -> Path:
     """A folder of the test's own, on the file system that all nodes share."""

@@ -29,11 +29,6 @@ print(repr(lines.readline()))
 """
 
 
-@pytest.fixture(scope="module")
-def login(lab: Lab) -> Login:
-    return Login(lab)
-
-
 @pytest.fixture
 def folder(login: Login) -> Path:
     """A folder of the test's own, on the file system that all nodes share."""
@@ -92,7 +87,7 @@ def test_who_does_not_know_the_secret_is_refused_from_another_node(lab: Lab, log
     with start_work(login, folder / "one", *SMALL, HERE) as work:
         work.await_work()
         gcs = f"{lab.layout.node_address(work.nodes[0])}:{gcs_port(work)}"
-        token = f"RAY_AUTH_TOKEN_PATH={work.run.secret(RAY_TOKEN)}"
+        token = f"RAY_AUTH_TOKEN_PATH={work.run.secret(f'{RAY_TOKEN}-{work.job}-0')}"
         code, said = ray_status(lab, login, 3, gcs, "RAY_AUTH_MODE=token", token)
         assert code == 0, f"with the token one is let in: {said}"
         for env in (["RAY_AUTH_MODE=disabled"], ["RAY_AUTH_MODE=token", "RAY_AUTH_TOKEN=wrong"]):

@@ -16,11 +16,6 @@ pytestmark = [pytest.mark.lab, pytest.mark.slow]
 SMALL = ("cluster.nodes=2", "cluster.cpus_per_node=1", "cluster.mem_gb=2", "cluster.object_store_gb=0.1")
 
 
-@pytest.fixture(scope="module")
-def login(lab: Lab) -> Login:
-    return Login(lab)
-
-
 @pytest.fixture
 def folder(login: Login) -> Iterator[Path]:
     """A folder of the test's own, on the file system that all nodes share."""

@@ -29,11 +29,6 @@ pytestmark = [pytest.mark.lab, pytest.mark.slow]
 NODES = ["cluster=lab", "cluster.nodes=3", "cluster.cpus_per_node=2"]
 
 
-@pytest.fixture(scope="module")
-def login(lab: Lab) -> Login:
-    return Login(lab)
-
-
 @pytest.fixture
 def root(login: Login, request: pytest.FixtureRequest) -> Iterator[Path]:
     """A folder of runs for one test, on the file system that all nodes share."""

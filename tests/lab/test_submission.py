@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from launching import Login, only_run, sacct, wait_for
 
-from hpcjet.lab import Lab
 from hpcjet.slurm.states import HOPELESS
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
@@ -80,11 +79,6 @@ class Field:
         listed = self.login.run("squeue", "-h", "--states=all", "-o", "%F|%T|%o").output.splitlines()
         rows = [line.split("|", 2) for line in listed if line.endswith(f" {token}")]
         return sorted({number for number, state, _ in rows if state != "CANCELLED"})
-
-
-@pytest.fixture(scope="module")
-def login(lab: Lab) -> Login:
-    return Login(lab)
 
 
 @pytest.fixture

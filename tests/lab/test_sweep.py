@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from launching import Login, wait_for
 
-from hpcjet.lab import Lab
 from hpcjet.sweep.folder import SweepDir
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
@@ -34,11 +33,6 @@ echo "{{\\"loss\\": $HPCJET_SEED}}" > $HPCJET_RUN_DIR/result.json
 """
 FAILURES = {10: "failed", 20: "failed", 30: "failed", 40: "timeout", 50: "cancelled", 60: "out of memory"}
 CODES = {10: 1, 20: 2, 30: 137}
-
-
-@pytest.fixture(scope="module")
-def login(lab: Lab) -> Login:
-    return Login(lab)
 
 
 @pytest.fixture

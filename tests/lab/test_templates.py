@@ -35,11 +35,6 @@ sys.exit(7)
 """
 
 
-@pytest.fixture(scope="module")
-def login(lab: Lab) -> Login:
-    return Login(lab)
-
-
 @pytest.fixture
 def folder(login: Login, request: pytest.FixtureRequest) -> Iterator[Path]:
     folder = login.home / "tests" / f"{request.node.name[5:40]}-{time.time_ns()}"
