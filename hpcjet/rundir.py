@@ -7,6 +7,7 @@
 ├── head.json  members.json                where the head is, and the nodes of all allocations
 ├── submit/                                submitit's own files
 ├── allocations/<group>-<n>.json  .sbatch  jobs of groups that come and go
+├── scale/<group>.json  elastic.json       how many nodes a person wants; what the keeper of the groups remembers
 ├── logs/<allocation>-<restart>/<node>.log  output.log
 ├── rendezvous/<allocation>-<restart>/     where the nodes of one allocation find each other
 ├── results/                               segments of the result store
@@ -118,9 +119,34 @@ class RunDir:
         return self.path / "progress.json"
 
     @property
+    def backlog(self) -> Path:
+        """What waits for nodes, while it runs."""
+        return self.path / "backlog.json"
+
+    @property
+    def usage(self) -> Path:
+        """How much of each node the work used."""
+        return self.path / "usage.json"
+
+    @property
     def provenance(self) -> Path:
         """Command, code, packages and machine of the launch."""
         return self.path / "provenance.json"
+
+    @property
+    def scale(self) -> Path:
+        """The folder of a person's wishes: how many nodes a group should have."""
+        return self.path / "scale"
+
+    @property
+    def elastic(self) -> Path:
+        """What the keeper of worker allocations must not forget."""
+        return self.path / "elastic.json"
+
+    @property
+    def elastic_login(self) -> Path:
+        """The same of one on a login node, for a head that cannot submit."""
+        return self.path / "elastic-login.json"
 
     @property
     def dirty_diff(self) -> Path:

@@ -63,6 +63,8 @@ class Job:
     task: Task
     attempt: int
     tries: int = 1
+    losses: int = 0
+    """How many of the tries before this one were lost with their node."""
     endpoint: Endpoint | None = None
     """Where this try asks its model; None for a scaffold that asks none."""
 

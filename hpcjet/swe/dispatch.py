@@ -1,224 +1,223 @@
-"""Spreads attempts over the nodes: Ray counts CPUs and memory, hosts make many attempts per process."""
+"""Spreads attempts over the nodes: Ray counts CPUs and memory, worker processes make many attempts each."""
 
 import logging
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
+from hpcjet.cluster.roster import UsableNode
 from hpcjet.config.exp import SweConfig
 from hpcjet.engine import Serving
-from hpcjet.errors import BootstrapError, SandboxError
-from hpcjet.sandbox.spec import GIB
+from hpcjet.swe.again import again
 from hpcjet.swe.attempt import AttemptSettings, Job
-from hpcjet.swe.host import AttemptHost
+from hpcjet.swe.backlog import backlog
+from hpcjet.swe.placement import Lengths, Offer, assign
+from hpcjet.swe.prospects import Prospects
 from hpcjet.swe.record import Record
+from hpcjet.swe.sizes import limit_s
+from hpcjet.swe.usage import Usage
+from hpcjet.swe.worker import START_S, Underway, Worker, cause
+from hpcjet.swe.workers import Workers
 from hpcjet.tasks.verdict import Verdict
 from hpcjet.workload import Cluster
 
 _log = logging.getLogger(__name__)
-LOOK_FOR_NODES_S = 2.0
-START_S = 300.0
-"""For a worker process to start."""
-MAX_LOSSES = 5
-"""Worker processes that may die on one node, until it gets no more."""
-GRACE_S = 180.0
-"""Beyond the limits of an attempt's stages, until its process counts as stuck."""
-
-
-@dataclass
-class _Host:
-    """One worker process as the driver sees it."""
-
-    node_id: str
-    node: str
-    actor: Any
-    slots: int
-    start_deadline: float
-    jobs: dict[Any, Job] = field(default_factory=dict)
-    """What is under way: the reference of the answer -> the job."""
-    ready: Any = None
-    """The reference of its first word; None once it came."""
-
-    @property
-    def free(self) -> int:
-        return 0 if self.ready is not None else self.slots - len(self.jobs)
-
-
-def host_sizes(cpus: float, memory_bytes: float, exp: SweConfig) -> tuple[int, ...]:
-    """How many attempts each worker process of a node may make at a time: what fits, in equal processes.
-
-    Raises BootstrapError if not one attempt fits.
-    """
-    fits = int(min(cpus / exp.cpus + 1e-9, memory_bytes / (exp.memory_gb * GIB)))
-    if fits < 1:
-        raise BootstrapError(
-            f"a node with {cpus:g} CPUs and {memory_bytes / GIB:.1f} GiB has no room for an attempt of "
-            f"exp.cpus={exp.cpus:g} and exp.memory_gb={exp.memory_gb:g}; lower them or ask for larger nodes"
-        )
-    processes = -(-fits // exp.attempts_per_process)
-    return tuple(fits // processes + (number < fits % processes) for number in range(processes))
+SETTLE_S = 2.0
+"""From the death of a process until it counts as that alone: the news that its node is gone may come a little later."""
+WAIT_S = 0.5
 
 
 class Dispatcher:
     """Makes jobs on all nodes of a cluster, also on those that join later, until each has a record."""
 
     def __init__(
-        self, cluster: Cluster, exp: SweConfig, settings: AttemptSettings, *, serving: Serving | None = None
+        self,
+        cluster: Cluster,
+        exp: SweConfig,
+        settings: AttemptSettings,
+        *,
+        serving: Serving | None = None,
+        prospects: Prospects | None = None,
+        usage: Usage | None = None,
+        keeps: Callable[[UsableNode], bool] = lambda node: False,
+        clock: Any = time,
     ) -> None:
-        """`serving`: what answers the agents; None for a scaffold that asks no model."""
-        self._serving = serving
-        self._ray, self._cluster, self._exp, self._settings = cluster.ray, cluster, exp, settings
-        self._hosts: list[_Host] = []
-        self._known_nodes: set[str] = set()
-        self._look_again = 0.0
-        self._deadlines: dict[Any, float] = {}
-        self._losses: Counter[str] = Counter()
-        self._lost_on: Counter[str] = Counter()
-        self._last_loss = ""
+        """`serving`: what answers the agents; None for a scaffold that asks no model.
+
+        `keeps`: whether something else of the run is still on a node, which is not given back then.
+        """
+        self._ray, self._exp, self._settings = cluster.ray, exp, settings
+        self._serving, self._clock = serving, clock
+        self._prospects, self._usage = prospects or Prospects(), usage or Usage()
+        self._workers = Workers(
+            cluster,
+            exp,
+            settings,
+            serving=serving,
+            prospects=self._prospects,
+            usage=self._usage,
+            keeps=keeps,
+            clock=clock,
+        )
+        self._waiting: deque[Job] = deque()
+        self._lengths = Lengths(limit_s(exp))
+        self._said: set[str] = set()
         self.isolation: dict[str, str] = {}
         """Node -> how agents are isolated there."""
 
     @property
     def in_flight(self) -> int:
-        return sum(len(host.jobs) for host in self._hosts)
+        return sum(len(worker.jobs) for worker in self._workers.all)
+
+    def backlog(self) -> dict[str, Any]:
+        """What waits, and where attempts are under way."""
+        return backlog(
+            self._exp,
+            waiting=len(self._waiting),
+            workers=self._workers.all,
+            longest_s=self._lengths.expected_s,
+            now=self._clock.time(),
+        )
+
+    def usage(self, *, ended: bool = False) -> str:
+        """usage.json; once it has `ended`, what is under way will leave no record."""
+        now, running = self._clock.monotonic(), dict[str, float]()
+        for worker in self._workers.all:
+            member, seconds = worker.node.member, sum(now - each.began for each in worker.jobs.values())
+            running[member] = running.get(member, 0.0) + seconds
+        return self._usage.to_json(running, ended=ended)
 
     def run(self, jobs: Iterable[Job], *, check: Callable[[], None]) -> Iterator[Record]:
         """Records in the order in which attempts end. A try that the infrastructure spoiled is made again elsewhere.
 
         `check` is called now and then, and may raise to stop.
         """
-        waiting = deque(jobs)
+        self._waiting = waiting = deque(jobs)
         while waiting or self.in_flight:
             check()
-            self._take_new_nodes()
-            self._hand_out(waiting)
-            for job, record in self._collect():
-                if record.verdict is Verdict.infrastructure and job.tries < self._exp.max_tries:
-                    _log.warning("%s again: %s %s", job.key, record.failure, record.detail)
-                    waiting.append(replace(job, tries=job.tries + 1))
-                else:
+            self._workers.look()
+            self._hand_out()
+            for job, record, with_node in self._collect():
+                next_job = again(job, record, with_node=with_node, max_tries=self._exp.max_tries)
+                if next_job is None:
                     yield record
+                    continue
+                _log.warning("%s again: %s %s", job.key, record.failure, record.detail)
+                if with_node:
+                    waiting.appendleft(next_job)
+                else:
+                    waiting.append(next_job)
 
-    def _take_new_nodes(self) -> None:
-        if time.monotonic() < self._look_again:
+    # jobs
+
+    def _hand_out(self) -> None:
+        limit = (self._exp.in_flight or 1 << 30) - self.in_flight
+        number = min(limit, len(self._waiting))
+        if number < 1:
             return
-        self._look_again = time.monotonic() + LOOK_FOR_NODES_S
-        alive = {node["NodeID"]: node for node in self._cluster.alive()}
-        for gone in self._known_nodes - alive.keys():
-            _log.warning("node %s is gone", gone)
-        self._known_nodes &= alive.keys()
-        too_small: BootstrapError | None = None
-        for node_id, node in alive.items():
-            if node_id not in self._known_nodes:
-                self._known_nodes.add(node_id)
-                too_small = self._start_hosts(node_id, node) or too_small
-        if too_small and not self._hosts:
-            raise too_small
+        now, workers = self._clock.time(), [worker for worker in self._workers.all if worker.free > 0]
+        offers = [Offer(each.free, self._prospects.left_s(each.node, now=now), each.life_s) for each in workers]
+        for index in assign(offers, number, self._lengths):
+            self._start_job(workers[index], self._waiting.popleft())
 
-    def _start_hosts(self, node_id: str, node: dict[str, Any]) -> BootstrapError | None:
-        """As many as the node has room for; the error if it has none, which counts if no other node has any."""
-        resources = node["Resources"]
-        cpus = resources.get("CPU", 0)
+    def _start_job(self, worker: Worker, job: Job) -> None:
         if self._serving is not None:
-            cpus = min(cpus, self._serving.agent_cores.get(node["NodeManagerHostname"], cpus))
+            job = replace(job, endpoint=self._serving.endpoint(job.session, valid_s=self._lengths.limit_s))
+        if worker.life_s < self._lengths.expected_s:
+            self._say_too_short(worker)
+        now = self._clock.monotonic()
+        worker.jobs[worker.actor.make.remote(job)] = Underway(job, now, now + self._lengths.limit_s)
+
+    def _say_too_short(self, worker: Worker) -> None:
+        group = worker.node.group
+        if group not in self._said:
+            self._said.add(group)
+            _log.warning(
+                "attempts may take %.0f s, and nodes%s are had for %.0f s: those under way when a node ends are made "
+                "again; a longer time_min, or a shorter exp.agent_timeout_s and the like, saves that",
+                self._lengths.expected_s, f" of group {group}" if group else "", worker.life_s,
+            )  # fmt: skip
+
+    # what comes back
+
+    def _collect(self) -> Iterator[tuple[Job, Record, bool]]:
+        """What ended within the next moment, with the attempts that were lost; the last: whether with their node."""
+        references = [reference for worker in self._workers.all for reference in worker.references]
+        if references:
+            done, _ = self._ray.wait(references, num_returns=1, timeout=WAIT_S)
+            if done:
+                done, _ = self._ray.wait(references, num_returns=len(references), timeout=0)
+        elif any(worker.broken for worker in self._workers.all) or self._workers.may_come():
+            done = []
+            self._clock.sleep(WAIT_S)
+        else:
+            raise self._workers.none_left()
+        ready = set(done)
+        for worker in list(self._workers.all):
+            for job, record in self._collect_from(worker, ready):
+                yield job, record, False
+            yield from self._settle(worker)
+
+    def _collect_from(self, worker: Worker, done: set[Any]) -> Iterator[tuple[Job, Record]]:
+        if worker.ready in done and (said := self._answer(worker, worker.ready)):
+            name, isolation = said
+            self.isolation[name] = isolation
+            worker.ready = None
+        for answer in [each for each in worker.jobs if each in done]:
+            record = self._answer(worker, answer)
+            if record is None:
+                continue
+            ended = worker.jobs.pop(answer)
+            seconds = self._clock.monotonic() - ended.began
+            self._usage.ended(worker.node.member, seconds)
+            if record.verdict is not Verdict.infrastructure:
+                self._lengths.add(seconds)
+            self._finish(ended.job)
+            yield ended.job, record
+
+    def _answer(self, worker: Worker, reference: Any) -> Any:
+        """What came for a reference; None if its process died, which is noted. Raises what it could not start for."""
         try:
-            sizes = host_sizes(cpus, resources.get("memory", 0), self._exp)
-        except BootstrapError as error:
-            _log.warning("%s has no attempts: %s", node["NodeManagerHostname"], error)
-            return error
-        for slots in sizes:
-            self._start_host(node_id, node["NodeManagerHostname"], slots)
-        return None
+            return self._ray.get(reference)
+        except self._ray.exceptions.RayTaskError as error:
+            raise cause(error) from None
+        except self._ray.exceptions.RayError as error:
+            worker.broken = str(error).strip().partition("\n")[0] or "its process died"
+            worker.broken_at = self._clock.monotonic()
+            return None
 
-    def _start_host(self, node_id: str, name: str, slots: int) -> None:
-        pin = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id, soft=False)
-        actor = (
-            self._ray.remote(AttemptHost)
-            .options(
-                num_cpus=slots * self._exp.cpus,
-                memory=int(slots * self._exp.memory_gb * GIB),
-                scheduling_strategy=pin,
-                max_concurrency=slots,
-            )
-            .remote(self._settings)
-        )
-        deadline = time.monotonic() + START_S
-        self._hosts.append(_Host(node_id, name, actor, slots, deadline, ready=actor.ready.remote()))
+    def _settle(self, worker: Worker) -> Iterator[tuple[Job, Record, bool]]:
+        """See to a process that is no more, that does not start, or that does not end an attempt."""
+        now = self._clock.monotonic()
+        if worker.broken and now > worker.broken_at + SETTLE_S:
+            self._workers.look(now=True)
+        if not self._workers.has(worker) or (worker.broken and worker.node.drains):
+            yield from self._lose(worker, "node_lost", worker.broken or "its node is gone", with_node=True)
+        elif worker.broken and now > worker.broken_at + SETTLE_S:
+            yield from self._lose(worker, "node_lost", worker.broken)
+        elif worker.ready is not None and now > worker.start_deadline:
+            detail = f"no worker process started on {worker.node.host} within {START_S:.0f} s"
+            _log.warning("%s: the node gets no attempts", detail)
+            yield from self._lose(worker, "node_lost", detail, given_up=True)
+        elif worker.late(now):
+            yield from self._lose(worker, "stuck", "its process did not end an attempt in time and was killed")
 
-    def _hand_out(self, waiting: "deque[Job]") -> None:
-        limit = self._exp.in_flight or 1 << 30
-        while waiting and self.in_flight < limit:
-            host = max(self._hosts, key=lambda each: each.free, default=None)
-            if host is None or host.free < 1:
-                return
-            job = self._with_endpoint(waiting.popleft())
-            answer = host.actor.make.remote(job)
-            host.jobs[answer] = job
-            self._deadlines[answer] = time.monotonic() + self._limit_s()
-
-    def _with_endpoint(self, job: Job) -> Job:
-        if self._serving is None:
-            return job
-        return replace(job, endpoint=self._serving.endpoint(job.session, valid_s=self._limit_s()))
+    def _lose(
+        self, worker: Worker, failure: str, detail: str, *, with_node: bool = False, given_up: bool = False
+    ) -> Iterator[tuple[Job, Record, bool]]:
+        self._workers.lose(worker, detail, with_node=with_node, given_up=given_up)
+        host, under_way = worker.node.host, list(worker.jobs.values())
+        worker.jobs.clear()
+        for each in under_way:
+            self._usage.lost(worker.node.member, self._clock.monotonic() - each.began)
+            self._finish(each.job)
+            yield each.job, lost_record(each.job, self._settings, node=host, failure=failure, detail=detail), with_node
 
     def _finish(self, job: Job) -> None:
         if self._serving is not None:
             self._serving.finish(job.session)
-
-    def _limit_s(self) -> float:
-        exp = self._exp
-        return exp.build_timeout_s + exp.agent_timeout_s + 2 * exp.test_timeout_s + GRACE_S
-
-    def _collect(self) -> Iterator[tuple[Job, Record]]:
-        """What ended within the next moment, with the jobs of processes that were lost."""
-        references = [host.ready for host in self._hosts if host.ready is not None]
-        references += [answer for host in self._hosts for answer in host.jobs]
-        if not references:
-            lost = ", ".join(f"{number} on {node}" for node, number in self._lost_on.items()) or "none was started"
-            raise BootstrapError(
-                f"no worker process is left (lost: {lost}; the last: {self._last_loss}); go on with: hpcjet resume RUN"
-            )
-        done, _ = self._ray.wait(references, num_returns=1, timeout=0.5)
-        for host in list(self._hosts):
-            yield from self._collect_from(host, set(done))
-
-    def _collect_from(self, host: _Host, done: set[Any]) -> Iterator[tuple[Job, Record]]:
-        try:
-            if host.ready in done:
-                name, isolation = self._ray.get(host.ready)
-                self.isolation[name] = isolation
-                host.ready = None
-            for answer in [each for each in host.jobs if each in done]:
-                record = self._ray.get(answer)
-                self._deadlines.pop(answer)
-                job = host.jobs.pop(answer)
-                self._finish(job)
-                yield job, record
-            if host.ready is not None and time.monotonic() > host.start_deadline:
-                raise BootstrapError(f"no worker process started on {host.node} within {START_S:.0f} s")
-            if any(time.monotonic() > self._deadlines[answer] for answer in host.jobs):
-                yield from self._lose(host, "stuck", "its process did not end an attempt in time and was killed")
-        except self._ray.exceptions.RayTaskError as error:
-            raise _cause(error) from None
-        except self._ray.exceptions.RayError as error:
-            yield from self._lose(host, "node_lost", str(error).strip().partition("\n")[0])
-
-    def _lose(self, host: _Host, failure: str, detail: str) -> Iterator[tuple[Job, Record]]:
-        """A worker process is gone: its attempts are infrastructure losses; another process takes its place."""
-        self._hosts.remove(host)
-        self._ray.kill(host.actor)
-        self._losses[host.node_id] += 1
-        self._lost_on[host.node] += 1
-        self._last_loss = detail
-        if self._losses[host.node_id] <= MAX_LOSSES and any(n["NodeID"] == host.node_id for n in self._cluster.alive()):
-            self._start_host(host.node_id, host.node, host.slots)
-        for answer, job in host.jobs.items():
-            self._deadlines.pop(answer, None)
-            self._finish(job)
-            yield job, lost_record(job, self._settings, node=host.node, failure=failure, detail=detail)
-        host.jobs.clear()
 
 
 def lost_record(job: Job, settings: AttemptSettings, *, node: str, failure: str, detail: str) -> Record:
@@ -233,9 +232,3 @@ def lost_record(job: Job, settings: AttemptSettings, *, node: str, failure: str,
         scaffold=settings.scaffold,
         node=node,
     )
-
-
-def _cause(error: Any) -> Exception:
-    """What a worker process raised while it started: a sandbox that cannot be opened will not open next time either."""
-    cause = getattr(error, "cause", error)
-    return cause if isinstance(cause, SandboxError) else BootstrapError(f"a worker process failed: {cause}")

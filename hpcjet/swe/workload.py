@@ -1,6 +1,5 @@
 """The workload of exp=swe: what is not recorded yet is attempted, judged and recorded."""
 
-import json
 import logging
 import os
 import time
@@ -15,20 +14,21 @@ from hpcjet.engine import EngineSite, Serving, build_serving
 from hpcjet.engine.keyfile import new_key
 from hpcjet.errors import EXIT_OK, EngineError, StoreError
 from hpcjet.plan import Plan
-from hpcjet.rundir import atomic_write
+from hpcjet.serve.groups import serving_groups
 from hpcjet.swe.attempt import AttemptSettings, Job
 from hpcjet.swe.dispatch import Dispatcher
+from hpcjet.swe.progress import Progress, Told
+from hpcjet.swe.prospects import Prospects
 from hpcjet.swe.record import Record
 from hpcjet.swe.report import write_reports
 from hpcjet.swe.scaffold import scaffold_settings
 from hpcjet.swe.store import ResultStore, Writer
+from hpcjet.swe.usage import MemberUse, Usage, read_usage
 from hpcjet.tasks.jsonl import load_tasks
 from hpcjet.tasks.room import Keep
-from hpcjet.tasks.verdict import Verdict
 from hpcjet.workload import Cluster
 
 _log = logging.getLogger(__name__)
-PROGRESS_S = 1.0
 
 
 class SweWorkload:
@@ -42,7 +42,8 @@ class SweWorkload:
         self._run = plan.run
         self._store = ResultStore(self._run.results)
         self._jobs: list[Job] = []
-        self._progress = _Progress(self._run.progress)
+        self._progress = Progress(self._run.progress)
+        self._usage = Usage()
 
     def prepare(self) -> None:
         """Read what is to be done, and what is done already."""
@@ -58,6 +59,7 @@ class SweWorkload:
             if record.key in done:
                 self._progress.count(record)
         self._progress.begin()
+        self._usage = Usage(_used_before(self._run.usage))
         _log.info("%d attempts to make, %d are recorded", len(self._jobs), len(planned) - len(self._jobs))
 
     def __enter__(self) -> "SweWorkload":
@@ -76,10 +78,21 @@ class SweWorkload:
         return EXIT_OK
 
     def _make(self, cluster: Cluster, serving: Serving | None, writer: Writer) -> None:
-        dispatcher = Dispatcher(cluster, self._exp, self._settings(), serving=serving)
+        allocation, restart = os.environ["HPCJET_ALLOCATION"], int(os.environ["HPCJET_RESTART"])
+        engines = serving_groups(self._plan)
+        dispatcher = Dispatcher(
+            cluster,
+            self._exp,
+            self._settings(),
+            serving=serving,
+            prospects=Prospects.of(self._plan, self._exp.group, head=f"{allocation}-{restart}", restart=restart),
+            usage=self._usage,
+            keeps=lambda node: node.group in engines,
+        )
+        told = Told(self._run, dispatcher, self._progress)
 
         def check() -> None:
-            self._progress.write(dispatcher.in_flight)
+            told.write()
             try:
                 if serving is not None:
                     serving.check()
@@ -95,7 +108,7 @@ class SweWorkload:
                 self._progress.count(record)
                 _log.info("%s #%d: %s %s", record.instance_id, record.attempt, record.verdict.value, record.detail)
         finally:
-            self._progress.write(dispatcher.in_flight, now=True)
+            told.end()
         for node, isolation in sorted(dispatcher.isolation.items()):
             _log.info("agents on %s were isolated with %s", node, isolation)
 
@@ -155,32 +168,9 @@ def _record(writer: Writer, record: Record) -> None:
             time.sleep(pause_s)
 
 
-class _Progress:
-    """progress.json, for those who follow the run."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self.total = path, 0
-        self._counts = {verdict.value: 0 for verdict in Verdict}
-        self._before = 0
-        self._began = time.time()
-        self._next = 0.0
-
-    def count(self, record: Record) -> None:
-        self._counts[record.verdict.value] += 1
-
-    def write(self, in_flight: int, *, now: bool = False) -> None:
-        """Write it if the last time is a while ago. A full disk is no reason to stop here."""
-        if not now and time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + PROGRESS_S
-        done = sum(self._counts.values())
-        data = {"total": self.total, "done": done, "in_flight": in_flight, "counts": self._counts, "began": self._began}
-        try:
-            atomic_write(self._path, json.dumps({**data, "done_before": self._before, "updated": time.time()}))
-        except OSError as error:
-            _log.warning("progress.json could not be written: %s", error)
-
-    def begin(self) -> None:
-        """What is counted so far was done by an earlier launch: the rate leaves it out."""
-        self._before = sum(self._counts.values())
-        self._began = time.time()
+def _used_before(file: Path) -> dict[str, MemberUse]:
+    """By earlier starts of this run."""
+    try:
+        return read_usage(file.read_text())
+    except OSError:
+        return {}
