@@ -64,6 +64,9 @@ class EngineConfig:
     between double from one second to 30."""
     start_timeout_s: float = 60.0
     """Seconds until the engine must answer after its start, at least 1."""
+    record: Recording = Recording.text
+    """What is kept of each answer: text; tokens: also the token ids of prompt and answer; logprobs: also the
+    log-probability of each token."""
 
     def __post_init__(self) -> None:
         if self.temperature is not None:
@@ -95,6 +98,13 @@ class OracleConfig(EngineConfig):
         super().__post_init__()
         _check_range("latency_s", self.latency_s, 0, 3600, "give seconds")
         _check_range("context_tokens", self.context_tokens, 0, 10_000_000, "engine.context_tokens=0 is no limit")
+        if self.record.ids:
+            raise bad(
+                "engine.record",
+                self.record.value,
+                "the oracle is no model and has no tokens: only its text can be recorded",
+                "set engine.record=text, or another engine",
+            )
 
 
 @dataclass
@@ -206,9 +216,6 @@ class ServedConfig(EngineConfig):
     its memory; none: every replica reads engine.model itself."""
     drain_s: float = 60.0
     """Seconds that a replica finishes its requests, and takes no new ones, before its allocation ends, at least 0."""
-    record: Recording = Recording.text
-    """What is kept of each answer: text; tokens: also the token ids of prompt and answer; logprobs: also the
-    log-probability of each token."""
     max_restarts: int = 3
     """How often a replica that crashed or hangs is started again, at least 0; the count begins anew after 10 minutes of
     good service."""

@@ -1,11 +1,14 @@
 """Engines: servers that answer the agents, behind OpenAI's chat-completions interface."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from hpcjet.config.engine import EngineConfig, OpenAIConfig, OracleConfig, ServedConfig
 from hpcjet.engine.serving import OneServer, Serving
 from hpcjet.engine.spec import Engine, EngineSite
 from hpcjet.rundir import RunDir
+
+LOOPBACK = "127.0.0.1"
 
 __all__ = ["Engine", "EngineSite", "Serving", "build_engine", "build_serving"]
 
@@ -18,7 +21,9 @@ def build_serving(
         from hpcjet.engine.pool import Pool
 
         return Pool(config, run, address=site.host, ports=ports, hosts=hosts, logs=site.log.parent)
-    return OneServer(build_engine(config, site))
+    # The oracle's server is the gateway's own: like a router it listens at loopback only.
+    engine = build_engine(config, replace(site, host=LOOPBACK, port=ports["router"]))
+    return OneServer(engine, config, run, address=site.host, port=ports["engine"], logs=site.log.parent)
 
 
 def build_engine(config: EngineConfig, site: EngineSite) -> Engine:

@@ -136,13 +136,20 @@ def _connection(parts: SplitResult, *, timeout_s: float) -> http.client.HTTPConn
     host = parts.hostname or ""
     if parts.scheme == "http":
         return http.client.HTTPConnection(host, parts.port, timeout=timeout_s)
-    proxy = None if urllib.request.proxy_bypass(host) else urllib.request.getproxies().get("https")
-    if not proxy:
+    if not (proxy := proxy_of(parts)):
         return http.client.HTTPSConnection(host, parts.port, timeout=timeout_s, context=_tls())
-    via = urlsplit(proxy if "//" in proxy else f"http://{proxy}")
+    via = urlsplit(proxy)
     connection = http.client.HTTPSConnection(via.hostname or "", via.port, timeout=timeout_s, context=_tls())
     connection.set_tunnel(host, parts.port, _proxy_headers(via))
     return connection
+
+
+def proxy_of(parts: SplitResult) -> str | None:
+    """The URL of the proxy on the way to this address; None: there is none, as for all plain http."""
+    if parts.scheme == "http" or urllib.request.proxy_bypass(parts.hostname or ""):
+        return None
+    proxy = urllib.request.getproxies().get("https")
+    return f"http://{proxy}" if proxy and "//" not in proxy else proxy or None
 
 
 def _proxy_headers(via: SplitResult) -> dict[str, str]:

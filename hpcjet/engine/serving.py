@@ -1,11 +1,19 @@
-"""What answers the agents of a run, whatever engine it is: one server, or a pool of replicas behind a gateway."""
+"""What answers the agents of a run: a gateway, and behind it one server, or a router and a pool of replicas."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Protocol
 
+from hpcjet.config.engine import EngineConfig
 from hpcjet.engine.endpoint import Endpoint
+from hpcjet.engine.gateway import Gateway, Limits
+from hpcjet.engine.run_keys import gateway_secret
 from hpcjet.engine.spec import Engine
 from hpcjet.errors import EngineError
+from hpcjet.rundir import RunDir
+
+CONNECT_S = 10.0
+"""Until a server that may be far away takes a connection."""
 
 
 class Serving(Protocol):
@@ -42,21 +50,38 @@ class Serving(Protocol):
 
 
 class OneServer:
-    """Serving by one engine of this node, or of somebody else."""
+    """Serving by one engine of this node, or of somebody else, behind a gateway: keys, deadlines and records are those
+    of a pool."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._endpoint: Endpoint | None = None
+    def __init__(
+        self, engine: Engine, config: EngineConfig, run: RunDir, *, address: str, port: int, logs: Path
+    ) -> None:
+        """`address` and `port`: where the gateway listens; `logs`: folder for its log."""
+        self._engine, self._config, self._run = engine, config, run
+        self._address, self._port, self._logs = address, port, logs
+        self._gateway: Gateway | None = None
+        self._model = self._label = ""
 
     def start(self) -> None:
         self._engine.start()
 
     def wait_ready(self, *, deadline: float) -> None:
-        self._endpoint = self._engine.wait_ready(deadline=deadline)
+        config, server = self._config, self._engine.wait_ready(deadline=deadline)
+        self._model, self._label = server.model, server.label
+        within_s = config.request_timeout_s
+        self._gateway = Gateway(
+            server.base_url, gateway_secret(self._run), self._run.calls, record=config.record, host=self._address,
+            port=self._port, api_key=server.api_key, log=self._logs / "gateway.log", routed=False,
+            limits=Limits(total_s=within_s, try_s=within_s, connect_s=CONNECT_S),
+        )  # fmt: skip
+        self._gateway.start()
+        self._gateway.wait_ready(deadline=deadline)
+        if config.record.ids:
+            self._gateway.check(model=self._model, deadline=deadline)
 
     def endpoint(self, session: str, *, valid_s: float) -> Endpoint:
-        assert self._endpoint is not None, "wait_ready comes first"
-        return self._endpoint
+        assert self._gateway is not None, "wait_ready comes first"
+        return self._gateway.endpoint(session, model=self._model, valid_s=valid_s, label=self._label)
 
     def finish(self, session: str) -> None:
         pass
@@ -70,4 +95,6 @@ class OneServer:
         return {}
 
     def stop(self) -> None:
+        if self._gateway is not None:
+            self._gateway.stop()
         self._engine.stop()

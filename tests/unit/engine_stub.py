@@ -1,8 +1,9 @@
 """A small server in the place of an engine, which misbehaves on demand: engine_stub.py PORT KEY FOLDER WORDS...
 
 Words: after=S begins to answer after S seconds; say=TEXT writes it to the log, exit=N ends it then; refuse=TEXT refuses
-requests; noids leaves token ids out; child starts a child that would outlive it. While there is a file FOLDER/hang it
-answers nothing, with FOLDER/mute nothing but /health, and with FOLDER/sick that with 503.
+requests; noids leaves token ids out; sglang has them where SGLang has them; child starts a child that would outlive it.
+While there is a file FOLDER/hang it answers nothing, with FOLDER/mute nothing but /health, and with FOLDER/sick that
+with 503.
 """
 
 import json
@@ -22,6 +23,8 @@ class Handler(BaseHTTPRequestHandler):
         self._stall("hang")
         if self.path == "/metrics":
             self._send(200, f'vllm:generation_tokens_total{{model="m"}} {float(made)}\n'.encode())
+        elif self.path == "/v1/models":
+            self._send(200, b'{"object": "list", "data": [{"id": "m"}]}')
         else:
             self._send(503 if (folder / "sick").exists() else 200, b"")
 
@@ -38,10 +41,8 @@ class Handler(BaseHTTPRequestHandler):
         if "refuse" in words:
             return 400, json.dumps({"error": {"message": words["refuse"]}}).encode()
         made += 1
-        choice = {"message": {"content": "OK"}, "token_ids": [1, 2], "logprobs": {"content": []}}
-        if "noids" in words:
-            choice.pop("token_ids")
-        return 200, json.dumps({"prompt_token_ids": [3], "choices": [choice]}).encode()
+        usage = {"prompt_tokens": 1, "completion_tokens": 2}
+        return 200, json.dumps({**_answer(), "model": "m", "usage": usage}).encode()
 
     def _stall(self, word: str) -> None:
         while (folder / word).exists():
@@ -55,6 +56,15 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         pass
+
+
+def _answer() -> dict[str, object]:
+    choice = {"message": {"role": "assistant", "content": "OK"}, "finish_reason": "stop"}
+    if "noids" in words:
+        return {"prompt_token_ids": [3], "choices": [choice]}
+    if "sglang" in words:
+        return {"choices": [{**choice, "prompt_token_ids": [3], "response_token_ids": [1, 2]}]}
+    return {"prompt_token_ids": [3], "choices": [{**choice, "token_ids": [1, 2]}]}
 
 
 with (folder / "starts").open("a") as file:

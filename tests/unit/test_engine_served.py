@@ -5,7 +5,6 @@ tests/engine.
 """
 
 import os
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from engine_python import stub_python
 from engine_scenes import free_port
 from test_engine_model_fit import QWEN3_32B, make
 
@@ -25,34 +25,11 @@ from hpcjet.engine.served import ServedEngine
 from hpcjet.errors import EngineError
 
 KEY = "sesame-0123"
-STUB = Path(__file__).with_name("engine_stub.py")
-MODULES = {"vllm": "vllm/entrypoints/openai/api_server.py", "sglang": "sglang/launch_server.py"}
-SERVER = f"""
-import logging, os, runpy, sys
-logging.basicConfig(level=logging.INFO)
-logging.getLogger("server").info("arguments: %s", sys.argv)
-words = dict(zip(sys.argv[1::2], sys.argv[2::2]))
-key = os.environ.get("VLLM_API_KEY") or sys.argv[sys.argv.index("--api-key") + 1]
-port = sys.argv[sys.argv.index("--port") + 1]
-folder = os.environ["STUB_FOLDER"]
-assert os.path.exists(sys.argv[sys.argv.index("--model" if "--model" in sys.argv else "--model-path") + 1])
-sys.argv = ["stub", port, key, folder, "quiet"]
-runpy.run_path({str(STUB)!r}, run_name="__main__")
-"""
 
 
 @pytest.fixture
 def python(tmp_path: Path) -> Path:
-    """A Python that has both engines."""
-    for module in MODULES.values():
-        file = tmp_path / "site" / module
-        file.parent.mkdir(parents=True)
-        file.write_text(SERVER)
-    script = tmp_path / "bin" / "python"
-    script.parent.mkdir()
-    script.write_text(f'#!/bin/sh\nPYTHONPATH="{tmp_path}/site" exec "{sys.executable}" "$@"\n')
-    script.chmod(0o755)
-    return script
+    return stub_python(tmp_path)
 
 
 @pytest.fixture(params=[VllmConfig, SglangConfig], ids=["vllm", "sglang"])

@@ -31,7 +31,6 @@ VERSION_HEADER = "X-Model-Version"
 """...which weights it has. The client gets both."""
 CALL_HEADER = "X-Hpcjet-Call"
 UNKNOWN = "unknown"
-_PATH = "/v1/chat/completions"
 _REMEMBERED = 65_536
 
 _log = logging.getLogger(__name__)
@@ -42,6 +41,7 @@ class Shared:
 
     def __init__(self, settings: GatewaySettings, upstream: Upstream, recorder: Recorder, metrics: Metrics) -> None:
         self.limits, self.recording, self.dialect = settings.limits, settings.recording, settings.dialect
+        self.path = f"{settings.prefix}/chat/completions"
         self.upstream, self.recorder, self.metrics = upstream, recorder, metrics
         self._tasks: set[asyncio.Task[None]] = set()
         self._homes: OrderedDict[str, str] = OrderedDict()
@@ -138,7 +138,12 @@ class Exchange:
     async def _try(self, request: web.BaseRequest, body: bytes) -> web.StreamResponse:
         upstream = self._shared.upstream
         asking = upstream.ask(
-            "POST", _PATH, body=body, headers=self._headers, within_s=self._left_s(), stream=self._asked.stream
+            "POST",
+            self._shared.path,
+            body=body,
+            headers=self._headers,
+            within_s=self._left_s(),
+            stream=self._asked.stream,
         )
         async with asking as response:
             self._call.replica = response.headers.get(REPLICA_HEADER, "")

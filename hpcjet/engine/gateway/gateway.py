@@ -1,7 +1,9 @@
 """The gateway as a kept child of the process that runs the engines."""
 
 import time
+from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from hpcjet.config.engine import Recording
 from hpcjet.engine.endpoint import Endpoint
@@ -12,6 +14,7 @@ from hpcjet.engine.http import Unanswered, request
 from hpcjet.engine.kept import Kept
 from hpcjet.errors import EngineError
 
+_NEEDS = ("aiohttp", "orjson", "uvloop")
 _CANARY = "hpcjet-canary"
 _LOOK_S = 5.0
 _SHORTEST_SECRET = 32
@@ -22,7 +25,7 @@ class Gateway:
 
     def __init__(
         self,
-        router_url: str,
+        url: str,
         secret: str,
         folder: Path,
         *,
@@ -34,25 +37,30 @@ class Gateway:
         log: Path,
         limits: Limits | None = None,
         status: Path | None = None,
+        routed: bool = True,
     ) -> None:
-        """`secret` makes the keys of attempts, `api_key` is what the replicas want; `folder` is for records,
-        `status` the file in which a pool tells of its replicas.
+        """`url`: of a router, without /v1, or with `routed=False` of one server, up to and with its /v1. `secret` makes
+        the keys of attempts, `api_key` is what replicas or server want; `folder` is for records, `status` the file in
+        which a pool tells of its replicas.
 
         Raises EngineError for a secret that is too short.
         """
         if len(secret) < _SHORTEST_SECRET:
             raise EngineError(f"the gateway's secret has {len(secret)} characters; it needs {_SHORTEST_SECRET} or more")
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        root, prefix = (url, "/v1") if routed else _parts(url)
         self._secret, self._record = secret, record
         self._settings = GatewaySettings(
-            host=host, port=port, router_url=router_url, upstream_key=api_key, secret=secret,
+            host=host, port=port, url=root, prefix=prefix, routed=routed, upstream_key=api_key, secret=secret,
             folder=folder.absolute(), recording=record, dialect=dialect, limits=limits or Limits(),
             status=status,
         )  # fmt: skip
         self._kept = Kept("gateway", "hpcjet.engine.gateway", options=self._settings.to_json, log=log, grace_s=5)
 
     def start(self) -> None:
-        """Start it without waiting."""
+        """Start it without waiting. Raises EngineError if a package that it needs is not installed."""
+        if missing := [name for name in _NEEDS if find_spec(name) is None]:
+            raise EngineError(f"the gateway needs {', '.join(missing)}; pip install 'hpcjet[swe]'")
         self._kept.start()
 
     def wait_ready(self, *, deadline: float) -> None:
@@ -117,3 +125,9 @@ class Gateway:
             return request("GET", url, timeout_s=_LOOK_S, api_key=self.metrics_key(valid_s=60)).status == 200
         except Unanswered:
             return False
+
+
+def _parts(base_url: str) -> tuple[str, str]:
+    """Scheme with host and port, and the path, of a base URL."""
+    parts = urlsplit(base_url)
+    return f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")

@@ -84,7 +84,7 @@ class GatewayServer:
             session = session_of(attempt, request.headers)
             return await Exchange(self._shared, attempt, body, session=session).answer(request)
         if rest == "/v1/models" and request.method == "GET":
-            async with self._upstream.ask("GET", "/v1/models", within_s=_LOOK_S) as response:
+            async with self._upstream.ask("GET", f"{self._settings.prefix}/models", within_s=_LOOK_S) as response:
                 data = await self._upstream.whole(response)
             return web.Response(body=data, content_type="application/json")
         raise Trouble("refused", 404, "There are /v1/chat/completions (POST) and /v1/models (GET).")
@@ -106,6 +106,8 @@ class GatewayServer:
             return ""
 
     async def _workers(self) -> list[RouterWorker]:
+        if not self._settings.routed:
+            return []
         try:
             async with self._upstream.ask("GET", "/workers", within_s=_LOOK_S) as response:
                 return read_workers(loads(await self._upstream.whole(response)))

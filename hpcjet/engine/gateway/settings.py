@@ -29,14 +29,18 @@ class GatewaySettings:
 
     host: str
     port: int
-    router_url: str
-    """Of the router, or of one server: http://host:port, without /v1."""
+    url: str
+    """Of the router, or of one server: http(s)://host:port, without the prefix."""
     upstream_key: str = field(repr=False)
-    """What the replicas want."""
+    """What the replicas, or the server, want; empty: nothing."""
     secret: str = field(repr=False)
     """What the keys of attempts are made with."""
     folder: Path
     """Where records go."""
+    prefix: str = "/v1"
+    """What comes before /chat/completions in the path."""
+    routed: bool = True
+    """Whether there is a router at the address, which can be asked for its replicas."""
     recording: Recording = Recording.text
     dialect: Dialect = Dialect.vllm
     limits: Limits = field(default_factory=Limits)

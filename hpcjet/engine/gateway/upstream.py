@@ -1,13 +1,15 @@
-"""One try of a request at the router: an answer within its limits, or a Trouble that says what came instead."""
+"""One try of a request at the router or server: an answer within its limits, or a Trouble that says what came."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
 
 import aiohttp
 
 from hpcjet.engine.gateway.settings import GatewaySettings
 from hpcjet.engine.gateway.trouble import Trouble, trouble_of
+from hpcjet.engine.http import proxy_of
 
 _KEEPALIVE_S = 30.0
 _ERROR_BYTES = 1 << 20
@@ -15,10 +17,11 @@ TIMEOUTS = (TimeoutError, asyncio.TimeoutError)  # two classes in Python 3.10
 
 
 class Upstream:
-    """Connections to the router, kept open between requests."""
+    """Connections to the router or server, kept open between requests."""
 
     def __init__(self, settings: GatewaySettings) -> None:
-        self._base = settings.router_url.rstrip("/")
+        self._base = settings.url.rstrip("/")
+        self._proxy = proxy_of(urlsplit(settings.url))
         self._key = settings.upstream_key
         self._limits = settings.limits
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S)
@@ -50,7 +53,13 @@ class Upstream:
         timeout = aiohttp.ClientTimeout(total=within_s if stream else try_s, sock_read=try_s, sock_connect=connect_s)
         try:
             async with self._session.request(
-                method, self._base + path, data=body, headers=sent, timeout=timeout, allow_redirects=False
+                method,
+                self._base + path,
+                data=body,
+                headers=sent,
+                timeout=timeout,
+                allow_redirects=False,
+                proxy=self._proxy,
             ) as response:
                 if response.status != 200:
                     text = await response.content.read(_ERROR_BYTES)
