@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -129,13 +129,14 @@ class Child:
             self._unsaid.clear()
 
 
-def kill_session(leader: int) -> None:
-    """SIGKILL every process of the session that `leader` began, until none is left; groups within it do not matter.
+def kill_session(leader: int, *, spare: Collection[int] = ()) -> None:
+    """SIGKILL every process of the session that `leader` began, until none but those to `spare` is left; groups within
+    it do not matter.
 
     The id of a session is not reused while it has members, so nothing of others can be hit.
     """
     deadline = time.monotonic() + 5
-    while (members := session_members(leader)) and time.monotonic() < deadline:
+    while (members := set(session_members(leader)).difference(spare)) and time.monotonic() < deadline:
         for pid in members:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hpcjet.cluster.backoff import Backoff
 from hpcjet.cluster.child import Child, tail
 from hpcjet.errors import EngineError
 
@@ -18,7 +19,7 @@ WRONG_OPTIONS = 64
 _POLL_S = 0.2
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _STEADY_S = 30.0
-"""One that lived this long is restarted at once when it dies."""
+"""After so long a life the pauses begin anew."""
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ class Kept:
             self._thread.join()
 
     def _keep(self) -> None:
-        pause_s = _FIRST_PAUSE_S
+        backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, _STEADY_S)
         while not self._ending.is_set():
             began = time.monotonic()
             child = self._child = self._begin()
@@ -88,12 +89,11 @@ class Kept:
             if code is not None and not self._ending.is_set():
                 self.restarts += 1
                 lived_s = time.monotonic() - began
-                pause_s = _FIRST_PAUSE_S if lived_s > _STEADY_S else min(pause_s * 2, _LONGEST_PAUSE_S)
                 _log.warning(
                     "the %s ended with code %s after %.0f s and is restarted; log: %s",
                     self._name, code, lived_s, self.log,
                 )  # fmt: skip
-                self._ending.wait(pause_s)
+                self._ending.wait(backoff.pause_s(lived_s))
 
     def _begin(self) -> Child:
         path = os.pathsep.join(each for each in sys.path if each)

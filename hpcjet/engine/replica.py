@@ -13,9 +13,11 @@ from enum import Enum
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from hpcjet.cluster.backoff import Backoff
 from hpcjet.cluster.child import Child, kill_session
 from hpcjet.config.engine import ServedConfig
 from hpcjet.engine.canary import check_canary
+from hpcjet.engine.ending import end_engine
 from hpcjet.engine.endpoint import Endpoint
 from hpcjet.engine.environment import Command
 from hpcjet.engine.failure import Failure, classify, last_lines, log_since
@@ -28,7 +30,7 @@ _log = logging.getLogger(__name__)
 _GRACE_S = 5.0
 _PROBE_S = 2.0
 _GLANCE_S = 0.2
-_LONGEST_PAUSE_S = 30.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _GOOD_S = 600.0
 """After so long a service earlier failures are forgotten."""
 _ENDED = Failure("stopped", "it was stopped", True)
@@ -170,22 +172,20 @@ class Replica:
             self._tell(ReplicaState.failed, f"{self._service.name}: its supervision failed: {error}")
 
     def _loop(self) -> None:
-        failures = 0
+        backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, _GOOD_S)
         while not self._stopping.is_set():
             self._tell(ReplicaState.starting, self._change.reason)
             self._ready_at = 0.0
             failure = self._serve()
             if self._stopping.is_set():
                 break
-            if self._ready_at and time.monotonic() - self._ready_at >= _GOOD_S:
-                failures = 0
-            failures += 1
-            if (failure.lasting and not self._served) or failures > self._config.max_restarts:
-                self._tell(ReplicaState.failed, self._final(failure, failures))
+            pause_s = backoff.pause_s(time.monotonic() - self._ready_at if self._ready_at else 0.0)
+            if (failure.lasting and not self._served) or backoff.failures > self._config.max_restarts:
+                self._tell(ReplicaState.failed, self._final(failure, backoff.failures))
                 return
             self._restarts += 1
             self._tell(ReplicaState.restarting, failure.text)
-            self._stopping.wait(min(_LONGEST_PAUSE_S, 2 ** (failures - 1)))
+            self._stopping.wait(pause_s)
         self._tell(ReplicaState.stopped)
 
     def _serve(self) -> Failure:
@@ -205,7 +205,7 @@ class Replica:
             return self._await_ready(child) or self._watch(child)
         finally:
             # What crashed or hangs has nothing to put in order, and what it leaves behind would hold port and memory.
-            child.stop(_GRACE_S if self._stopping.is_set() else 0)
+            end_engine(child, grace_s=_GRACE_S if self._stopping.is_set() else 0)
             self._child = None
 
     def _pin(self, child: Child) -> None:

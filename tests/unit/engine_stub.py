@@ -1,7 +1,8 @@
 """A small server in the place of an engine, which misbehaves on demand: engine_stub.py PORT KEY FOLDER WORDS...
 
 Words: after=S begins to answer after S seconds; say=TEXT writes it to the log, exit=N ends it then; refuse=TEXT refuses
-requests; noids leaves token ids out; sglang has them where SGLang has them; child starts a child that would outlive it.
+requests; noids leaves token ids out; sglang has them where SGLang has them; child starts a child that would outlive it;
+shm makes a segment of shared memory, whose name stands in FOLDER/shm.
 While there is a file FOLDER/hang it answers nothing, with FOLDER/mute nothing but /health, and with FOLDER/sick that
 with 503.
 """
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing import shared_memory
 from pathlib import Path
 
 port, key, folder = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
@@ -72,6 +74,9 @@ with (folder / "starts").open("a") as file:
 print("starting with", key, flush=True)
 if "child" in words:
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+if "shm" in words:
+    segment = shared_memory.SharedMemory(create=True, size=4096)
+    (folder / "shm").write_text(segment.name)
 time.sleep(float(words.get("after", 0)))
 print(words.get("say", ""), flush=True)
 if "exit" in words:

@@ -108,6 +108,21 @@ def test_killed_it_is_started_again_and_nothing_is_left_of_it(watched: Make) -> 
     assert "failed after 2 starts" in one.changes[-1].reason and str(one.log) in one.changes[-1].reason
 
 
+def test_killed_it_leaves_nothing_in_shared_memory(watched: Make) -> None:
+    one = watched("shm", "child")
+    one.ready()
+    segment = Path("/dev/shm") / (one.folder / "shm").read_text()
+    assert segment.exists()
+    os.kill(one.replica.pid or 0, signal.SIGKILL)
+    one.until("ready", "restarting")
+    assert not segment.exists()
+    one.until("starting", "ready")
+    second = Path("/dev/shm") / (one.folder / "shm").read_text()
+    assert second.exists() and second != segment
+    one.replica.stop()
+    assert not second.exists()
+
+
 def test_asked_for_it_starts_again_with_the_reason(watched: Make) -> None:
     one = watched("child")
     one.replica.restart("it does not run yet")
