@@ -1,4 +1,4 @@
-"""The `hpcjet` command: doctor, runs, status, logs, cancel, resume, report, sweep, tasks, sandbox, engine, lab."""
+"""The `hpcjet` command: doctor, runs, status, logs, scale, cancel, resume, report, sweep, tasks, engine and more."""
 
 import argparse
 import sys
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from hpcjet import __version__, checkup
 from hpcjet.console import commands as run_commands
+from hpcjet.console import scale
 from hpcjet.console.completion import complete
 from hpcjet.launch import run_command
 
@@ -29,6 +30,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     checkup.register(commands)
     run_commands.register(commands)
+    scale.register(commands)
     _register_others(commands)
     return top
 

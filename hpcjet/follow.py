@@ -16,6 +16,7 @@ from hpcjet.cluster.child import tail
 from hpcjet.cluster.output import Output
 from hpcjet.cluster.signals import Interrupted, signals_raise
 from hpcjet.cluster.state import ASK, REQUEUED, RESUBMIT, Phase, RunState, read_state
+from hpcjet.elastic.login import LoginKeeper
 from hpcjet.errors import EXIT_CLUSTER, EXIT_INTERRUPTED
 from hpcjet.live import AT_WORK, Display
 from hpcjet.rundir import RunDir
@@ -75,8 +76,9 @@ def _wants_another_job(state: RunState, submission: Submission) -> bool:
 def _watch(run: RunDir, submission: Submission, console: Console) -> RunState:
     pause_s, lost_since = 0.2, None
     output = _output(run, submission) if _runs_a_program(run) else None
-    with Display(console) as display:
+    with Display(console) as display, contextlib.closing(LoginKeeper(stored_plan(run))) as groups:
         while True:
+            groups.keep()
             state = read_state(run.state)
             _pass_on(output, display)
             if state and state.final and not _comes_back(run, state, submission):
