@@ -7,6 +7,7 @@ HpcjetError                 exit code 3
 ├── BootstrapError          3   the Ray cluster did not come up
 ├── NodeLostError           3   a node or its agent went away
 ├── WorkloadError           1   the workload was ended before its work was done
+├── WorldError              1   a world of the swarm broke its contract, raised or hung
 ├── SandboxError            3   a sandbox could not be opened or died
 ├── EngineError             3   an LLM server did not come up or went away
 ├── StoreError              3   a result could not be recorded (disk full, read-only)
@@ -58,6 +59,17 @@ class WorkloadError(HpcjetError):
     """The workload was ended before its work was done."""
 
     exit_code = EXIT_WORKLOAD
+
+
+class WorldError(HpcjetError):
+    """A world of the swarm broke its contract, raised or hung; `world`, `agent` and `step` say where."""
+
+    exit_code = EXIT_WORKLOAD
+
+    def __init__(self, message: str, *, world: int, agent: str | None = None, step: int | None = None) -> None:
+        where = f"world {world}" + (f", agent {agent}" if agent is not None else "")
+        super().__init__(f"{where}, {'reset' if step is None else f'step {step}'}: {message}")
+        self.world, self.agent, self.step = world, agent, step
 
 
 class SandboxError(HpcjetError):

@@ -1,0 +1,1 @@
+"""Observations and actions of any kind of space as flat arrays."""
