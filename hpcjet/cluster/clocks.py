@@ -57,7 +57,7 @@ def _before_the_agents(entries: Sequence[Entry], times: list[float]) -> dict[str
 
 
 def _head(entries: Sequence[Entry]) -> str | None:
-    agents = [entry for entry in entries if entry.event == Event.agent_up]
+    agents = [entry for entry in entries if entry.event == Event.agent_up and not entry.joined_later]
     return next((entry.host for entry in agents if entry.facts.get("rank") == 0), agents[0].host if agents else None)
 
 
@@ -67,7 +67,7 @@ def _head_began(entries: Sequence[Entry], times: list[float]) -> float:
     own = [
         t
         for t, entry in zip(times, entries, strict=True)
-        if _live(entry) or (entry.event in _OF_A_NODE and entry.host == head)
+        if _live(entry) or (entry.event in _OF_A_NODE and entry.host == head and not entry.joined_later)
     ]
     return min(own, default=float("inf"))
 
@@ -75,17 +75,20 @@ def _head_began(entries: Sequence[Entry], times: list[float]) -> float:
 def _of_the_nodes(entries: Sequence[Entry], times: list[float]) -> dict[str, float]:
     """Move the times of a node whose clock must be wrong: all alike, so that its own steps keep their lengths."""
     floor, ceilings, began = _floor(entries, times), _ceilings(entries, times), _head_began(entries, times)
-    nodes: dict[str, list[int]] = {}
+    nodes: dict[tuple[str, str], list[int]] = {}
     for index, entry in enumerate(entries):
         if entry.event in _OF_A_NODE and not _live(entry):
-            nodes.setdefault(entry.host, []).append(index)
+            nodes.setdefault((entry.host, entry.member), []).append(index)
     clocks, head = {}, _head(entries)
-    for host, indexes in nodes.items():
+    for (host, _), indexes in nodes.items():
         indexes.sort(key=lambda index: (entries[index].event != Event.agent_up, times[index]))
-        out = max(max(floor - times[index], times[index] - ceilings[index]) for index in indexes)
-        # The agents of all nodes are started at once, so that is the best guess.
-        clocks[host] = by = times[indexes[0]] - began if out > 0 and host != head else 0.0
-        before = floor
+        first, later = indexes[0], entries[indexes[0]].joined_later
+        before = float("-inf") if later else floor
+        out = max(max(before - times[index], times[index] - ceilings[index]) for index in indexes)
+        # The agents of one allocation are started at once, so that is the best guess. Of another one it is known that
+        # its nodes may start at any time, the head's before them or after them.
+        right = ceilings[first] if later else began
+        clocks[host] = by = times[first] - right if out > 0 and (later or host != head) else 0.0
         for index in indexes:
             times[index] = before = max(before, min(times[index] - by, ceilings[index]))
     return clocks
@@ -113,7 +116,9 @@ def _ceilings(entries: Sequence[Entry], times: list[float]) -> list[float]:
 
 def _allocated_first(entries: Sequence[Entry], times: list[float]) -> None:
     """Where Slurm does not tell its time, `allocated` is the head's start, and others may have been quicker."""
-    agents = [t for t, entry in zip(times, entries, strict=True) if entry.event in _OF_A_NODE]
+    agents = [
+        t for t, entry in zip(times, entries, strict=True) if entry.event in _OF_A_NODE and not entry.joined_later
+    ]
     for index, entry in enumerate(entries):
         if entry.event == Event.allocated:
             times[index] = min([times[index], *agents])

@@ -57,7 +57,7 @@ def _usable(each: Mapping[str, Any], known: ToldNode | None, label: str | None) 
         node_id=each["NodeID"],
         member=known.member,
         host=host,
-        group=each.get("Labels", {}).get(GROUP_LABEL) or known.group,
+        group=known.group or each.get("Labels", {}).get(GROUP_LABEL, ""),
         cpus=resources.get("CPU", 0),
         memory_bytes=resources.get("memory", 0),
         ends=known.ends,
@@ -72,5 +72,5 @@ def _tells(told: Mapping[str, ToldNode]) -> bool:
 
 
 def _as_label(member: str) -> str:
-    """As Ray takes it for the value of a label: letters, digits, dot, dash, underscore."""
-    return re.sub(r"[^A-Za-z0-9_.-]", ".", member)
+    """As Ray takes it for the value of a label: letters, digits, dot, dash, underscore; none of the last at an end."""
+    return re.sub(r"[^A-Za-z0-9_.-]", ".", member)[:63].strip("._-")

@@ -195,7 +195,7 @@ def test_thousands_of_lost_nodes_and_a_terminal_that_obeys() -> None:
     lost = [entry(100 + n / 100, "node_lost", host=f"n{n}.site.org", reason="gone\n\x1b[2J") for n in range(3000)]
     found = rows(shown([*boot(3), *lost]))
     assert [row.split(" s ")[-1] for row in found[-3:]] == [
-        "n0 lost: gone [2J", "n1 lost: gone [2J", "2998 more nodes lost, last n2999",
+        "n0 lost: gone [2J", "n1 lost: gone [2J", "2,998 more nodes lost, last n2999",
     ]  # fmt: skip
 
 
@@ -240,6 +240,67 @@ def test_no_step_takes_less_than_no_time(who: str, by: float, found: dict[str, f
     assert clocks_of(entries) == {name: value for name, value in found.items() if value}
     lines = shown(entries + done(1000))
     assert any("clocks differ" in line for line in lines) is bool(clocks_of(entries))
+
+
+def late(t: float, number: int, *, group: str = "cpu", started: float | None = None) -> list[Entry]:
+    """A node of a worker allocation: its agent, by its own clock, and Ray."""
+    facts = {"host": f"w{number}", "member": f"{5000 + number}-0:0", "group": group, "job": str(5000 + number)}
+    begin = t - 4 if started is None else started
+    return [
+        entry(begin, "agent_up", rank=0, noted=T0 + t - 3, **facts),
+        entry(t, "ray_up", noted=T0 + t, **facts),
+    ]
+
+
+def ended(t: float, event: str, number: int, **facts: str) -> Entry:
+    return entry(t, event, noted=T0 + t, host=f"w{number}", member=f"{5000 + number}-0:0", group="cpu", **facts)
+
+
+def test_nodes_of_other_allocations_have_rows_of_their_own() -> None:
+    entries = [
+        *boot(1), *late(60, 1), *late(70, 2), *late(80, 3, group="gpu"),
+        ended(200, "leaving", 1, reason="preempted"), ended(201, "node_lost", 1, reason="preempted"),
+        ended(300, "drain", 2, reason="idle"), ended(301, "left", 2, reason="idle"),
+        entry(400, "refused", peer="10.0.0.9", reason="wrong secret"),
+        entry(401, "allocation_submitted", group="cpu", nodes=2, name="cpu-3", job=9),
+    ]  # fmt: skip
+    lines = shown(entries, now=500, going_on=True, num_nodes=1)
+    assert [row.split(" s ")[-1] for row in rows(lines)][4:] == [
+        "ready with 1 of the nodes", "work began", "w1 of cpu joined", "w2 of cpu joined", "w3 of gpu joined",
+        "w1 lost: preempted", "w2 given back: idle", "10.0.0.9 refused: wrong secret", "asked for 2 of cpu",
+        "now: at work",
+    ]  # fmt: skip
+    assert "nodes of other allocations: 3 joined, 1 there, 1 given back, 1 lost" in lines
+
+
+def test_thousands_of_nodes_of_other_allocations_stay_short() -> None:
+    joins = [each for n in range(4000) for each in late(60 + n, n)]
+    gone = [ended(5000 + n, "left", n, reason="idle") for n in range(3000)]
+    lines = shown([*boot(2), *joins, *gone, *done(9000)])
+    assert len(lines) < 25
+    assert any("3,998 more nodes of cpu joined, la.." in line for line in lines)
+    assert "nodes of other allocations: 4,000 joined, 1,000 there, 3,000 given back" in lines
+
+
+def test_an_allocation_that_started_before_the_head_moves_nothing() -> None:
+    """Its agent waited for an hour; its clock, and its rank 0, say nothing of the head."""
+    entries = [*boot(2), *late(60, 1, started=-3600.0)]
+    assert rows(shown(entries))[:-1] == rows(shown(boot(2)))
+    moved, clocks = on_one_clock(entries)
+    assert not clocks and moved[-2].t == T0 - 3600
+
+
+def test_a_late_node_with_a_clock_that_is_ahead_is_moved_by_itself() -> None:
+    entries = [*boot(2), *late(60, 1, started=5000.0)]
+    moved, clocks = on_one_clock(entries)
+    assert clocks == {"w1": pytest.approx(5000.0 - 57)} and moved[-2].t == T0 + 57
+
+
+def test_allocations_without_a_head_are_a_sentence() -> None:
+    apart = [replace(entry(5.0, "gave_up", allocation=name, reason="no head"), apart=True) for name in ("7", "8")]
+    lines = shown([*apart, *boot(1), *done(60)])
+    assert lines[0].startswith("allocation 4711")
+    assert lines[-1] == "2 worker allocations found no head and gave the nodes back"
 
 
 def test_a_wrong_clock_is_told_with_its_name() -> None:
