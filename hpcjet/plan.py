@@ -9,7 +9,7 @@ from typing import Any
 from hpcjet.config.check import bad
 from hpcjet.config.cluster import LocalConfig, SlurmConfig
 from hpcjet.config.engine import ServedConfig
-from hpcjet.config.group import Form, GroupConfig
+from hpcjet.config.group import MAIN, Form, GroupConfig
 from hpcjet.config.plain import from_dict, to_dict
 from hpcjet.config.root import LaunchConfig, kind_of
 from hpcjet.errors import ConfigError
@@ -218,16 +218,16 @@ class Defaults:
     """Nodes are charged as a whole, whatever is asked for."""
 
 
-def cost(plan: Plan, defaults: Defaults | None = None) -> Cost:
-    """Time limit times what is asked for, or what the site gives without being asked."""
-    site = defaults or Defaults()
-    return total(group_costs(plan, {group.name: site for group in plan.groups}).values())
+def cost(plan: Plan, defaults: Mapping[str, Defaults] | None = None) -> Cost:
+    """Time limit times what is asked for, or what the site gives each group without being asked."""
+    return total(group_costs(plan, defaults or {}).values())
 
 
 def group_costs(plan: Plan, defaults: Mapping[str, Defaults]) -> dict[str, Cost]:
     """Group -> the most that it can use up. One that grows may have all its nodes for as long as the run lasts."""
-    hours = _longest_hours(plan, defaults[plan.groups[0].name])
-    return {group.name: _group_cost(plan, group, defaults[group.name], hours) for group in plan.groups}
+    silent = Defaults()
+    hours = _longest_hours(plan, defaults.get(plan.groups[0].name, silent))
+    return {group.name: _group_cost(plan, group, defaults.get(group.name, silent), hours) for group in plan.groups}
 
 
 def total(costs: Iterable[Cost]) -> Cost:
@@ -277,42 +277,39 @@ def signal_delay_s(cluster: SlurmConfig) -> int:
 
 
 def _groups(cluster: Any) -> tuple[NodeGroup, ...]:
-    if isinstance(cluster, SlurmConfig):
-        if not cluster.groups:
-            return (_slurm_group("main", cluster),)
-        heads = 1 if cluster.form is Form.jobs else len(cluster.groups)
-        groups = [_slurm_group(name, cluster.of_group(name)) for name in cluster.groups]
-        return tuple(
-            each if number < heads else _grows(each, config)
-            for number, (each, config) in enumerate(zip(groups, cluster.groups.values(), strict=True))
-        )
-    assert isinstance(cluster, LocalConfig)
-    return (
-        NodeGroup(
-            name="main", nodes=1, cpus=cluster.cpus, gpus=cluster.gpus, memory_gb=cluster.memory_gb,
-            min_nodes=1, max_nodes=1,
-        ),
-    )  # fmt: skip
+    if not isinstance(cluster, SlurmConfig):
+        assert isinstance(cluster, LocalConfig)
+        cpus, gpus, memory_gb = cluster.cpus, cluster.gpus, cluster.memory_gb
+        return (NodeGroup(name=MAIN, nodes=1, cpus=cpus, gpus=gpus, memory_gb=memory_gb, min_nodes=1, max_nodes=1),)
+    if not cluster.groups:
+        return (_slurm_group(MAIN, cluster, cluster.nodes),)
+    if cluster.form is Form.job:
+        [shared] = cluster.components
+        return tuple(_slurm_group(name, shared, group.nodes) for name, group in cluster.groups.items())
+    found = []
+    for number, (name, group) in enumerate(cluster.groups.items()):
+        each = _slurm_group(name, cluster.of_group(name), group.nodes)
+        found.append(_growing(each, group) if number and cluster.form is Form.jobs else each)
+    return tuple(found)
 
 
-def _slurm_group(name: str, request: SlurmConfig) -> NodeGroup:
+def _slurm_group(name: str, request: SlurmConfig, nodes: int) -> NodeGroup:
     return NodeGroup(
         name=name,
-        nodes=request.nodes,
+        nodes=nodes,
         cpus=request.cpus_per_node,
         gpus=_gpus(request),
         memory_gb=request.mem_gb,
-        min_nodes=request.nodes,
-        max_nodes=request.nodes,
+        min_nodes=nodes,
+        max_nodes=nodes,
         time_min=request.time_min,
     )
 
 
-def _grows(group: NodeGroup, config: GroupConfig) -> NodeGroup:
+def _growing(group: NodeGroup, config: GroupConfig) -> NodeGroup:
     """The group with what its config says of its size."""
     return dataclasses.replace(
         group,
-        nodes=config.nodes,
         min_nodes=config.min or 0,
         max_nodes=config.most_nodes,
         idle_s=config.idle_s,

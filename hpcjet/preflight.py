@@ -4,6 +4,7 @@ import contextlib
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -60,7 +61,8 @@ class Forecast:
     """What Slurm says of a request before it is submitted; empty where there is no Slurm."""
 
     version: str = ""
-    defaults: Defaults = field(default_factory=Defaults)
+    defaults: Mapping[str, Defaults] = field(default_factory=dict)
+    """By group."""
     problems: tuple[str, ...] = ()
     expected: Expected | None = None
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from hpcjet.config.check import at_least, bad
 from hpcjet.config.exp import OnNodeLoss
-from hpcjet.config.group import INHERITED, Form, GroupConfig, check_groups
+from hpcjet.config.group import INHERITED, MAIN, Form, GroupConfig, check_groups
 
 
 @dataclass
@@ -131,6 +131,28 @@ class SlurmConfig(ClusterConfig):
         counts = [group.nodes for group in self.groups.values()]
         return counts[0] if self.form is Form.jobs else sum(counts)
 
+    @property
+    def components(self) -> "list[SlurmConfig]":
+        """The requests of the job that has the head: one, or with form=het one for each group."""
+        if not self.groups:
+            return [self]
+        alone = [self.of_group(name) for name in self.groups]
+        if self.form is Form.job:
+            return [self._for_all(alone)]
+        return alone if self.form is Form.het else alone[:1]
+
+    @property
+    def requests(self) -> "dict[str, SlurmConfig]":
+        """Group -> a request that gives it nodes, as Slurm gets it; of a group with jobs of its own, one of those."""
+        if not self.groups:
+            return {MAIN: self}
+        if self.form is Form.job:
+            return dict.fromkeys(self.groups, self.components[0])
+        found = {name: self.of_group(name) for name in self.groups}
+        for name in list(found)[1:] if self.form is Form.jobs else ():
+            found[name] = replace(found[name], nodes=min(self.groups[name].nodes_per_job, self.groups[name].most_nodes))
+        return found
+
     def of_group(self, name: str) -> "SlurmConfig":
         """The request of one group by itself, with the keys that it has of its own."""
         group = self.groups[name]
@@ -140,6 +162,19 @@ class SlurmConfig(ClusterConfig):
         values: dict[str, Any] = {key: None if value == "" else value for key, value in own.items()}
         values |= {"nodes": group.nodes or 1, "sbatch": {**self.sbatch, **group.sbatch}, "groups": {}}
         return replace(self, **values, form=Form.job, min_nodes=None)
+
+    def _for_all(self, alone: "list[SlurmConfig]") -> "SlurmConfig":
+        """One request that suits every group: nodes are alike, so that each has what the largest group wants."""
+        gpus = max((each.gpus_per_node for each in alone if each.gpus_per_node is not None), default=None)
+        return replace(
+            self,
+            nodes=self.head_nodes,
+            cpus_per_node=max((each.cpus_per_node for each in alone if each.cpus_per_node), default=None),
+            gpus_per_node=gpus,
+            gres=None if gpus else self.gres,
+            mem_gb=max((each.mem_gb for each in alone if each.mem_gb), default=None),
+            groups={},
+        )
 
 
 @dataclass

@@ -214,6 +214,9 @@ class ServedConfig(EngineConfig):
     stage: Stage = Stage.none
     """Copy the weights once to each node before the engine reads them: disk: to the node's temporary folder; shm: to
     its memory; none: every replica reads engine.model itself."""
+    stage_broadcast: bool = True
+    """With engine.stage: the nodes pass the weights on to each other, and engine.model is read about once; false: each
+    node reads engine.model itself, as where that lies on a fast parallel file system."""
     drain_s: float = 60.0
     """Seconds that a replica finishes its requests, and takes no new ones, before its allocation ends, at least 0."""
     max_restarts: int = 3

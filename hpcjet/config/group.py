@@ -58,6 +58,8 @@ class GroupConfig:
         return self.nodes if self.max is None else self.max
 
 
+MAIN = "main"
+"""The group of a run that names none."""
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 """Of a group: it stands in names of jobs and files, and in Ray's labels."""
 INHERITED = (

@@ -17,7 +17,7 @@ from pathlib import Path
 from hpcjet.config.cluster import SlurmConfig
 from hpcjet.config.root import LaunchConfig
 from hpcjet.errors import ConfigError, SubmitError
-from hpcjet.plan import Plan
+from hpcjet.plan import NodeGroup, Plan
 from hpcjet.rundir import RunDir, atomic_write, sync_folder
 from hpcjet.slurm.jobid import JobId
 from hpcjet.slurm.query import JobState, cancel_jobs, job_states
@@ -127,6 +127,11 @@ def cancel_allocations(run: RunDir, *, queued_only: bool = False) -> list[Alloca
     return jobs
 
 
+def job_nodes(group: NodeGroup) -> int:
+    """Nodes of each of a group's jobs."""
+    return min(group.nodes_per_job, group.max_nodes)
+
+
 def record_file(run: RunDir, name: str) -> Path:
     return run.allocations / f"{name}.json"
 
@@ -208,7 +213,7 @@ def submit_initial(plan: Plan, config: LaunchConfig) -> list[str]:
     for group in plan.worker_groups:
         missing = group.nodes - alive.get(group.name, 0)
         while missing > 0:
-            nodes = min(missing, group.nodes_per_job)
+            nodes = min(missing, job_nodes(group))
             try:
                 submit_allocation(plan, config, group.name, nodes)
             except (ConfigError, SubmitError) as error:

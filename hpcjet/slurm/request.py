@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 
 from hpcjet.config.cluster import SlurmConfig
+from hpcjet.config.group import INHERITED, Form
 from hpcjet.errors import ConfigError
 from hpcjet.plan import Defaults
 from hpcjet.slurm.limits import NodeType, Partition, Site, read_gres
@@ -22,7 +23,25 @@ OTHER_CLUSTERS = {"clusters", "cluster", "M", "reservation"}
 
 
 def problems(config: SlurmConfig, site: Site, *, array: int | None = None) -> list[str]:
-    """Why the request could never start, each with the nearest value that works; `array` is the number of elements."""
+    """Why the request could never start, each with the nearest value that works; `array` is the number of elements.
+
+    Of a run with groups, what is wrong with the request of each of them, in the keys of the group.
+    """
+    if not config.groups or config.form is Form.job:
+        return _problems(config.components[0], site, array=array)
+    found = [
+        _of_group(name, problem) for name, each in config.requests.items() for problem in _problems(each, site)
+    ]  # fmt: skip
+    return list(dict.fromkeys(found))
+
+
+def _of_group(name: str, problem: str) -> str:
+    """The words about a request in the keys of its group."""
+    keys = "|".join(["nodes", *INHERITED])
+    return re.sub(rf"\bcluster\.({keys})\b", rf"cluster.groups.{name}.\1", problem)
+
+
+def _problems(config: SlurmConfig, site: Site, *, array: int | None = None) -> list[str]:
     if OTHER_CLUSTERS & set(config.sbatch):
         return []
     found = _array(array, site) + _nodes_named(config, site) + _account(config, site)
@@ -50,7 +69,12 @@ def chosen(config: SlurmConfig, site: Site) -> list[Partition]:
     return [site.default_partition] if site.default_partition else []
 
 
-def defaults(config: SlurmConfig, site: Site) -> Defaults:
+def defaults(config: SlurmConfig, site: Site) -> dict[str, Defaults]:
+    """Group -> what the site fills in where its request is silent."""
+    return {name: _defaults(each, site) for name, each in config.requests.items()}
+
+
+def _defaults(config: SlurmConfig, site: Site) -> Defaults:
     """What the site fills in where the config is silent: for the cost. Of several partitions, the most."""
     partitions = chosen(config, site)
     times = [partition.time_if_unset_min for partition in partitions]

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,10 @@ LEAVE_ALONE = ("--kill-on-bad-exit=0", "--wait=0")
 
 
 def settings(plan: Plan, config: SlurmConfig) -> dict[str, Any]:
-    """What submitit's Slurm executor is given. Keys that are null are left out: the site's default holds."""
+    """What submitit's Slurm executor is given for one request (of several components, the first).
+
+    Keys that are null are left out: the site's default holds.
+    """
     wanted = {
         "job_name": config.job_name or f"hpcjet-{plan.exp}",
         "nodes": config.nodes,
@@ -41,8 +45,15 @@ def settings(plan: Plan, config: SlurmConfig) -> dict[str, Any]:
     return {key: value for key, value in wanted.items() if value is not None}
 
 
+def head_settings(plan: Plan, config: SlurmConfig) -> dict[str, Any]:
+    """Those of the job that has the head; `finished` adds the further components of a heterogeneous one."""
+    first, *others = config.components
+    wanted = settings(plan, first)
+    return wanted | {"srun_args": [_component(0), *wanted["srun_args"]]} if others else wanted
+
+
 def srun_args(plan: Plan, config: SlurmConfig) -> list[str]:
-    """Options of the one srun.
+    """Options of the one srun, for one request.
 
     cpus-per-task is repeated: since Slurm 22.05 a step does not inherit it and would get one CPU.
     """
@@ -56,11 +67,11 @@ def srun_args(plan: Plan, config: SlurmConfig) -> list[str]:
 
 
 def render(plan: Plan, config: SlurmConfig, *, folder: Path, command: str) -> str:
-    """The batch script, byte for byte as it is submitted."""
+    """The batch script of the job that has the head, byte for byte as it is submitted."""
     from submitit.slurm import slurm
 
-    text: str = slurm._make_sbatch_string(command=command, folder=folder, **settings(plan, config))
-    return finished(text, plan)
+    text: str = slurm._make_sbatch_string(command=command, folder=folder, **head_settings(plan, config))
+    return finished(text, plan, config, command=command)
 
 
 def submitit_command(plan: Plan, folder: Path) -> str:
@@ -99,12 +110,46 @@ exit "$(cat "$code" 2>/dev/null || echo 3)"
 """
 
 
-def finished(script: str, plan: Plan) -> str:
-    """submitit's script without the options that are null, and with an end that returns the run's exit code."""
+def finished(script: str, plan: Plan, config: SlurmConfig, *, command: str) -> str:
+    """submitit's script without the options that are null, and with an end that returns the run's exit code.
+
+    Of a heterogeneous job submitit renders the first component, whose srun ends with `command`; the others are added.
+    """
     lines = _without_null(script)
     while not lines[-1].startswith("srun "):
         assert not lines.pop().strip(), "submitit's script ends with its srun"
+    if others := config.components[1:]:
+        lines[-1] = _step_over_all(lines[-1].removesuffix(command).rstrip(), plan, others)
+        begin = next(number for number, line in enumerate(lines) if line.startswith("#SBATCH "))
+        end = lines.index("", begin)
+        lines[end:end] = [line for each in others for line in _component_lines(plan, each)]
     return "\n".join(lines) + " &\n" + JOB_END.format(run=shlex.quote(plan.run_dir), python=shlex.quote(plan.python))
+
+
+def _component(number: int) -> str:
+    return f"--het-group={number}"
+
+
+def _step_over_all(first: str, plan: Plan, others: Sequence[SlurmConfig]) -> str:
+    """One srun over all components: `first` is its beginning, for component 0.
+
+    The node agent itself instead of submitit's loader, which looks for a file with the job's number: components have
+    numbers of their own.
+    """
+    agent = shlex.join(agent_command(plan))
+    parts = [f"{first} {agent}"]
+    for number, each in enumerate(others, 1):
+        parts.append(f"{shlex.join([_component(number), *srun_args(plan, each)])} {agent}")
+    return " : ".join(parts)
+
+
+def _component_lines(plan: Plan, config: SlurmConfig) -> list[str]:
+    """A further component of a heterogeneous job; the batch script and its output belong to the first one."""
+    from submitit.slurm import slurm
+
+    text = slurm._make_sbatch_string(command="", folder=plan.run.submit_folder, **settings(plan, config))
+    options = [line for line in _without_null(text) if line.startswith("#SBATCH ")]
+    return ["#SBATCH hetjob", *(line for line in options if not re.match(r"#SBATCH --(output|open-mode)\b", line))]
 
 
 def _without_null(script: str) -> list[str]:

@@ -20,7 +20,7 @@ from hpcjet.plan import Plan
 from hpcjet.rundir import atomic_write
 from hpcjet.slurm.jobid import JobId
 from hpcjet.slurm.sbatch import sbatch
-from hpcjet.slurm.script import finished, settings
+from hpcjet.slurm.script import finished, head_settings
 from hpcjet.slurm.submission import Submission
 
 
@@ -33,8 +33,8 @@ def submit(plan: Plan, config: LaunchConfig, agent: Callable[[], int]) -> Submis
 
 def _submit_slurm(plan: Plan, cluster: SlurmConfig, agent: Callable[[], int]) -> Submission:
     token, look_first = _token(plan)
-    executor = _slurm_executor(plan, token=token, look_first=look_first)
-    executor.update_parameters(**settings(plan, cluster))
+    executor = _slurm_executor(plan, cluster, token=token, look_first=look_first)
+    executor.update_parameters(**head_settings(plan, cluster))
     now = time.time()
     try:
         executor.submit(agent)
@@ -88,7 +88,7 @@ def _untouched_by_the_terminal() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _slurm_executor(plan: Plan, *, token: str, look_first: bool) -> Any:
+def _slurm_executor(plan: Plan, cluster: SlurmConfig, *, token: str, look_first: bool) -> Any:
     from submitit import SlurmExecutor
 
     class Executor(SlurmExecutor):
@@ -101,7 +101,7 @@ def _slurm_executor(plan: Plan, *, token: str, look_first: bool) -> Any:
             return 2
 
         def _make_submission_file_text(self, command: str, uid: str) -> str:
-            text = finished(super()._make_submission_file_text(command, uid), plan)
+            text = finished(super()._make_submission_file_text(command, uid), plan, cluster, command=command)
             plan.run.job.write_text(text)
             return text
 

@@ -1,7 +1,7 @@
 """python -m hpcjet.launch -m: a sweep. Not by a launcher of Hydra's, whose contract is to wait for every point."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 
@@ -115,7 +115,7 @@ def _pages(groups: Sequence[Group], about: About, sweep: SweepDir) -> list[str]:
     return pages
 
 
-def _cost(plan: Plan, defaults: Defaults, group: Group) -> str:
+def _cost(plan: Plan, defaults: Mapping[str, Defaults], group: Group) -> str:
     most, count = cost(plan, defaults), group.num_allocations
     hours = (("node-hours", most.node_hours), ("CPU-hours", most.cpu_hours), ("GPU-hours", most.gpu_hours))
     return ", ".join(

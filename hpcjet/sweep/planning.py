@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from hpcjet.config.check import bad
 from hpcjet.config.cluster import ClusterConfig, LocalConfig, SlurmConfig
 from hpcjet.config.command import CommandConfig
 from hpcjet.config.exp import SweConfig
+from hpcjet.config.group import Form
 from hpcjet.config.root import LaunchConfig, kind_of
 from hpcjet.errors import ConfigError
 from hpcjet.start import resolved
@@ -93,8 +95,13 @@ def _check(plan: SweepPlan) -> None:
     wrong = [axis.key for axis in plan.request.axes if axis.path.split(".")[0] in ("run", "sweep", *NOT_SWEPT)]
     if wrong:
         raise ConfigError(f"{wrong[0]} cannot be swept: it says how the sweep is made, not what a point computes")
+    on_slurm = [cluster for cluster in seen.values() if isinstance(cluster, SlurmConfig)]
+    if forms := [each.form.name for each in on_slurm if each.form is not Form.job]:
+        raise bad(
+            "cluster.form", forms[0], "a sweep's points run in the elements of job arrays", "set cluster.form=job"
+        )
     side_by_side = plan.first.sweep.side_by_side
-    if side_by_side > 1 and any(isinstance(each, SlurmConfig) and each.nodes > 1 for each in seen.values()):
+    if side_by_side > 1 and any(each.head_nodes > 1 for each in on_slurm):
         raise ConfigError(
             f"sweep.side_by_side={side_by_side} is for allocations of one node: set cluster.nodes=1, or "
             "sweep.side_by_side=1 for one after the other"

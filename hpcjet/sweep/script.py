@@ -16,7 +16,8 @@ def render(plan: Plan, cluster: SlurmConfig, *, sweep: SweepDir, array: Array) -
     """The script, byte for byte as it is submitted; `plan` is that of any of its points."""
     from submitit.slurm import slurm
 
-    given = {**settings(plan, cluster), "comment": f"hpcjet {sweep.path.name}"}
+    [request] = cluster.components
+    given = {**settings(plan, request), "comment": f"hpcjet {sweep.path.name}"}
     parallelism = min(array.parallelism, array.num_elements)
     text: str = slurm._make_sbatch_string(
         command="", folder=sweep.path, map_count=array.num_elements, array_parallelism=parallelism, **given
@@ -24,7 +25,7 @@ def render(plan: Plan, cluster: SlurmConfig, *, sweep: SweepDir, array: Array) -
     lines = [line for line in text[: text.index("\n# command\n")].splitlines() if not _is_null(line)]
     log = sweep.log(array.number, "%a")
     lines = [f"#SBATCH --output={shlex.quote(str(log))}" if _is(line, "output") else line for line in lines]
-    if is_agent_itself(cluster.nodes, cluster.srun_args):
+    if is_agent_itself(request.nodes, request.srun_args):
         # The node agent is this script itself: the warning before the time limit must reach it.
         lines = [line.replace("--signal=", "--signal=B:") if _is(line, "signal") else line for line in lines]
     command = ["exec", plan.python, "-u", "-m", ELEMENT, str(sweep), str(array.number)]

@@ -97,6 +97,27 @@ def test_a_dry_run_shows_plan_cost_script_and_next_command(
     assert [path.name for path in tmp_path.iterdir()] == ["empty"], "nothing is made"
 
 
+def test_a_dry_run_shows_the_nodes_the_cost_and_the_script_of_each_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    on_path(tmp_path / "empty", monkeypatch, alone=True)
+    cpu = "cluster.groups.cpu={nodes: 2, max: 8, partition: 'spot,night', time_min: 60, cpus_per_node: 64}"
+    words = ["+exp=noop", "cluster=slurm", "cluster.form=jobs", "cluster.time_min=600", "cluster.groups.head={}", cpu]
+    launched(*words, "dry_run=true")
+    page = capsys.readouterr().out
+    assert page.startswith("node plan (time limit 600 min; starts with 1 of 3)\n")
+    assert "  head   1      default  default  site's default  head\n" in page
+    assert "  cpu    2      64       default  site's default  0 to 8 nodes, in jobs of 1, 60 min each\n" in page
+    assert "group cpu: for each job Slurm chooses one of the partitions spot,night" in page
+    assert "  cpu   80 node-hours, 5120 CPU-hours, 0 GPU-hours\n  90 node-hours" in page
+    first, second = page.partition("\nscript of each job of group cpu\n")[::2]
+    assert "--time=600" in first and "--requeue" in first and "--partition" not in first
+    assert "--time=60\n" in second and "--no-requeue" in second and "plan.json --worker cpu" in second
+    launched(*words[:2], *words[3:5], "cluster.form=het", "cluster.groups.cpu={partition: spot}", "dry_run=true")
+    page = capsys.readouterr().out
+    assert "  head  10 node-hours" in page and "#SBATCH hetjob" in page and "script of each" not in page
+
+
 def test_a_dry_run_on_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     launched("+exp=noop", "dry_run=true", "cluster.memory_gb=2")
     page = capsys.readouterr().out

@@ -7,7 +7,7 @@ import pytest
 
 from hpcjet.config.compose import compose
 from hpcjet.errors import ConfigError
-from hpcjet.plan import FIXED_ENV, Cost, Defaults, Plan, agent_command, cost, group_costs, make_plan, read_plan
+from hpcjet.plan import FIXED_ENV, Cost, Plan, agent_command, cost, group_costs, make_plan, read_plan
 from hpcjet.rundir import RunDir
 
 RUN = RunDir(Path("/shared/runs/noop/20260102-030405-abcdef"))
@@ -116,7 +116,7 @@ def test_groups_with_jobs_of_their_own_are_not_the_heads() -> None:
 def test_the_cost_of_a_group_that_grows_is_that_of_its_most_nodes_for_the_whole_run() -> None:
     words = [*SLURM, "cluster.form=jobs", "cluster.groups.cpu.max=9", "cluster.groups.cpu.time_min=30"]
     plan = plan_of(*words)
-    costs = group_costs(plan, {group.name: Defaults() for group in plan.groups})
+    costs = group_costs(plan, {})
     assert costs == {"head": Cost(2, 8, 0), "gpu": Cost(4, 64, 32), "cpu": Cost(18, 1152, 0)}
     assert cost(plan) == Cost(24, 1224, 32)
     assert cost(plan_of(*words, "run.max_hours=10")).node_hours == 120

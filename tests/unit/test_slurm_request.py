@@ -296,7 +296,7 @@ def test_a_cost_without_a_limit_is_not_known() -> None:
     plan, config = request("cluster.partition=open", "cluster.cpus_per_node=2")
     assert isinstance(config.cluster, SlurmConfig)
     assert cost(plan, defaults(config.cluster, BIG)).node_hours is None
-    assert defaults(config.cluster, Site()) == Defaults(cpus_per_node=2)
+    assert defaults(config.cluster, Site()) == {"main": Defaults(cpus_per_node=2)}
 
 
 def test_the_cost_on_whole_nodes() -> None:
@@ -430,3 +430,35 @@ def test_one_type_is_as_good_as_two_alike() -> None:
         == ""
         != said(there, "cluster.nodes=5", "cluster.time_min=1")
     )
+
+
+DEBUG = Partition("debug", max_time_min=30, types=(NodeType("d1", 1, 4, 8000),))
+SITE_OF_TWO = Site(partitions={"debug": DEBUG, "batch": LAB.partitions["batch"]})
+
+
+def test_each_group_is_compared_with_its_own_partition() -> None:
+    groups = ["cluster.groups.head={partition: debug}", "cluster.groups.cpu={nodes: 9, max: 90, time_min: 9000}"]
+    words = [*groups, "cluster.partition=batch", "cluster.time_min=5", "cluster.form=jobs"]
+    _, config = request(*words, "cluster.groups.head.cpus_per_node=99", "cluster.groups.cpu.nodes_per_job=5")
+    assert isinstance(config.cluster, SlurmConfig)
+    found = problems(config.cluster, SITE_OF_TWO)
+    assert [problem.partition("=")[0].partition(" ")[0] for problem in found] == [
+        "cluster.groups.head.cpus_per_node", "cluster.groups.cpu.time_min", "cluster.groups.cpu.nodes",
+    ]  # fmt: skip
+    assert "set cluster.groups.cpu.nodes=4" in found[2], "it is the size of one job that must fit"
+
+
+def test_groups_of_one_job_are_one_request() -> None:
+    _, config = request("cluster.groups.a={nodes: 2}", "cluster.groups.b={nodes: 3, cpus_per_node: 99}")
+    assert isinstance(config.cluster, SlurmConfig)
+    found = problems(config.cluster, SITE_OF_TWO)
+    assert any("cluster.cpus_per_node=99" in problem for problem in found)
+
+
+def test_what_the_site_fills_in_is_known_for_each_group() -> None:
+    _, config = request(
+        "cluster.groups.a={partition: debug}", "cluster.groups.b={partition: batch}", "cluster.form=het"
+    )
+    assert isinstance(config.cluster, SlurmConfig)
+    found = defaults(config.cluster, SITE_OF_TWO)
+    assert (found["a"].time_min, found["b"].time_min) == (30, 10)

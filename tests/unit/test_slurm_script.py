@@ -53,14 +53,26 @@ EVERYTHING = [
 ]  # fmt: skip
 
 
+GROUPS = [
+    "cluster.groups={head: {cpus_per_node: 4}, gpu: {nodes: 2, cpus_per_node: 16, gpus_per_node: 8, partition: gpu, "
+    "qos: high}, cpu: {nodes: 3, cpus_per_node: 64, mem_gb: 128, partition: spot, exclusive: true}}",
+    "cluster.time_min=60", "cluster.partition=long", "cluster.account=abc",
+]  # fmt: skip
+HET = [word.replace("head:", "it-is_1:") for word in [*GROUPS, "cluster.form=het", *EVERYTHING[-2:]]]
+ALIKE = ["cluster.groups={head: {cpus_per_node: 4}, gpu: {nodes: 2, gpus_per_node: 8, mem_gb: 64}}"]
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
         ("defaults", []),
+        ("heterogeneous", HET),
+        ("groups_alike", ALIKE),
+        ("head_of_groups", [*GROUPS, "cluster.form=jobs"]),
         ("gpus", ["cluster.nodes=4", "cluster.cpus_per_node=16", "cluster.gpus_per_node=8", "cluster.time_min=60"]),
         ("everything", EVERYTHING),
     ],
-    ids=["defaults", "gpus", "everything"],
+    ids=["defaults", "heterogeneous", "groups alike", "head of groups", "gpus", "everything"],
 )
 def test_the_script_is_the_golden_one(name: str, words: list[str]) -> None:
     file, script = GOLDEN / f"{name}.sbatch", script_of(*words)
@@ -80,8 +92,9 @@ def test_null_is_not_rendered() -> None:
 
 def test_only_option_lines_are_dropped(tmp_path: Path) -> None:
     kept = "#!/bin/bash\n#SBATCH --wckey=x\nexport A=None\n# b=None\n"
-    plan, _ = request(run=tmp_path)
-    script = finished(kept + "#SBATCH --open-mode=None\nsrun x\n\n", plan)
+    plan, config = request(run=tmp_path)
+    assert isinstance(config.cluster, SlurmConfig)
+    script = finished(kept + "#SBATCH --open-mode=None\nsrun x\n\n", plan, config.cluster, command="x")
     assert script.startswith(kept + "srun x &\n")
 
 
@@ -111,6 +124,16 @@ def test_odd_paths_reach_srun_as_they_are(odd: str, tmp_path: Path) -> None:
     assert words[-5:] == [python, "-u", "-m", "submitit.core._submit", f"{run}/submit"]
     [line] = [line for line in script.splitlines() if line.startswith("#SBATCH --output=")]
     assert shlex.split(line.removeprefix("#SBATCH ")) == [f"--output={run}/submit/%j_0_log.out"]
+
+
+def test_one_srun_starts_a_node_agent_on_every_component(tmp_path: Path) -> None:
+    run, python = Path("/shared/it's a run"), "/opt/a b/python"
+    words = run_script(script_of(*HET, "cluster.setup=[]", run=run, python=python), tmp_path, python)
+    agent = [python, "-u", "-m", "hpcjet.cluster.node", f"{run}/plan.json"]
+    steps = " ".join(words).split(" : ")
+    assert len(steps) == 3 and all(step.endswith(" ".join(agent)) for step in steps)
+    for number, (step, nodes, cpus) in enumerate(zip(steps, (1, 2, 3), (4, 16, 64), strict=True)):
+        assert f"--het-group={number} --nodes {nodes} --ntasks {nodes} --cpus-per-task={cpus}" in step
 
 
 @pytest.mark.parametrize(("srun", "left", "code"), [("exit 0", "7", 7), ("exit 137", "", 3), ("exec sleep 60", "0", 0)],
@@ -148,7 +171,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("words", [[], EVERYTHING], ids=["defaults", "everything"])
+@pytest.mark.parametrize("words", [[], EVERYTHING, HET, ALIKE], ids=["defaults", "everything", "het", "alike"])
 def test_what_is_submitted_is_what_the_dry_run_shows(words: list[str], slurm: Path, tmp_path: Path) -> None:
     run = tmp_path / "it's a $run"
     run.mkdir()

@@ -227,6 +227,8 @@ CANNOT = {
     "where runs are kept": ["run.root=a,b"],
     "the sweep": ["sweep.pack=1,2"],
     "following": ["follow=true,false"],
+    "jobs of their own": ["cluster.groups.a={}", "cluster.groups.b={}", "cluster.form=jobs"],
+    "side by side on groups": ["cluster.groups.a={}", "cluster.groups.b={}", "sweep.pack=2", "sweep.side_by_side=2"],
     "side by side on nodes": ["cluster.nodes=2", "sweep.pack=2", "sweep.side_by_side=2"],
 }
 
