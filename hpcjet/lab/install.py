@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,8 +20,9 @@ from hpcjet.lab.user import User, become
 
 # Oldest last: the newest that the project supports is taken, but the one that runs us first.
 INTERPRETERS = ("/usr/bin/python3.12", "/usr/bin/python3.11", "/usr/bin/python3.10")
-# Stands in an environment that is whole, and bears the time of its last use.
+# Stands in an environment that is whole: holds the constraints that it was made with, bears the time of its last use.
 COMPLETE = ".complete"
+EXTRA = re.compile(r"""\bextra\s*==\s*['"]([^'"]+)""")
 KEEP = 3
 CHECK = "import ensurepip, sys, venv; assert (3, 10) <= sys.version_info < (3, 13); print(sys.version)"
 
@@ -34,11 +36,15 @@ def install(layout: Layout, user: User, project_root: Path, *, extras: Sequence[
         wheel = _build_wheel(python, project_root, Path(scratch))
         constraints = project_root / "constraints.txt"
         pins = constraints.read_text() if constraints.exists() else ""
-        venv = venvs / environment_key(requirements_of(wheel), extras, pins, version)
+        venv = venvs / environment_key(requirements_of(wheel, extras), extras, version)
         if not (venv / COMPLETE).exists():
-            _make_environment(python, venv, wheel, extras, constraints if pins else None)
+            shutil.rmtree(venv, ignore_errors=True)
+            _run([python, "-m", "venv", venv])
+        if not (venv / COMPLETE).exists() or (venv / COMPLETE).read_text() != pins:
+            # Where only pins have changed, pip has little to do.
+            _install_dependencies(venv, wheel, extras, constraints if pins else None)
         _pip(venv / "bin/python", "install", "--force-reinstall", "--no-deps", wheel)
-        (venv / COMPLETE).touch()
+        (venv / COMPLETE).write_text(pins)
         _forget(venvs, keep=KEEP)
     return venv
 
@@ -57,18 +63,19 @@ def find_interpreter(user: User) -> tuple[str, str]:
     )
 
 
-def environment_key(requirements: Sequence[str], extras: Sequence[str], pins: str, version: str) -> str:
-    """The same for the same dependencies, constraints and Python."""
-    parts = [*sorted(requirements), ",".join(sorted(extras)), pins, version]
+def environment_key(requirements: Sequence[str], extras: Sequence[str], version: str) -> str:
+    """The same for the same dependencies and Python."""
+    parts = [*sorted(requirements), ",".join(sorted(extras)), version]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
 
 
-def requirements_of(wheel: Path) -> list[str]:
-    """What the wheel says it depends on."""
+def requirements_of(wheel: Path, extras: Sequence[str]) -> list[str]:
+    """What the wheel says it depends on, with these extras."""
     with zipfile.ZipFile(wheel) as archive:
         name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = Parser().parsestr(archive.read(name).decode())
-    return metadata.get_all("Requires-Dist") or []
+    found = [(line, EXTRA.search(line)) for line in metadata.get_all("Requires-Dist") or []]
+    return [line for line, of in found if not of or of[1] in extras]
 
 
 def _build_wheel(python: str, project_root: Path, scratch: Path) -> Path:
@@ -80,13 +87,10 @@ def _build_wheel(python: str, project_root: Path, scratch: Path) -> Path:
     return next(scratch.glob("*.whl"))
 
 
-def _make_environment(python: str, venv: Path, wheel: Path, extras: Sequence[str], constraints: Path | None) -> None:
-    shutil.rmtree(venv, ignore_errors=True)
-    _run([python, "-m", "venv", venv])
+def _install_dependencies(venv: Path, wheel: Path, extras: Sequence[str], constraints: Path | None) -> None:
     pins: list[str | Path] = ["--constraint", constraints] if constraints else []
     wanted = f"{wheel}[{','.join(extras)}]" if extras else str(wheel)
     _pip(venv / "bin/python", "install", *pins, wanted)
-    (venv / COMPLETE).touch()
 
 
 def _forget(venvs: Path, *, keep: int) -> None:

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,10 +21,11 @@ from hpcjet.lab.state import State, load_state, locked_file, save_state
 
 
 @pytest.fixture
-def daemon(tmp_path: Path) -> Process:
+def daemon(tmp_path: Path) -> Iterator[Process]:
     process = start_daemon(["sleep", "60"], procs_files=[], output=tmp_path / "out", env={"PATH": os.environ["PATH"]})
     assert is_alive(process)
-    return process
+    yield process
+    kill(process)
 
 
 def test_a_root_that_the_nodes_cannot_share_is_refused() -> None:
@@ -186,10 +187,11 @@ def test_the_environment_is_kept_for_as_long_as_its_dependencies(tmp_path: Path)
     wheel = tmp_path / "x-1-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("x-1.dist-info/METADATA", "Name: x\nRequires-Dist: a>=1\nRequires-Dist: b; extra == 'swe'\n")
-    assert requirements_of(wheel) == ["a>=1", "b; extra == 'swe'"]
-    key = environment_key(["a", "b"], ["swe"], "", "3.11")
-    assert key == environment_key(["b", "a"], ["swe"], "", "3.11")
-    others = [(["a"], ["swe"], "", "3.11"), (["a", "b"], [], "", "3.11"), (["a", "b"], ["swe"], "a==1", "3.11")]
+    assert requirements_of(wheel, ["swe", "engine"]) == ["a>=1", "b; extra == 'swe'"]
+    assert requirements_of(wheel, ["dev"]) == ["a>=1"]
+    key = environment_key(["a", "b"], ["swe"], "3.11")
+    assert key == environment_key(["b", "a"], ["swe"], "3.11")
+    others = [(["a"], ["swe"], "3.11"), (["a", "b"], [], "3.11"), (["a", "b"], ["swe"], "3.12")]
     assert key not in {environment_key(*other) for other in others}
 
 
