@@ -17,7 +17,7 @@ from hpcjet.sweep.folder import SweepDir
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
-POINTS = int(os.environ.get("HPCJET_SWEEP_POINTS", "300"))
+POINTS = int(os.environ.get("HPCJET_SWEEP_POINTS", "180"))
 SHARE = ["cluster=lab", "cluster.cpus_per_node=1", "cluster.mem_gb=0.25", "cluster.requeue=false"]
 PROGRAM = """\
 [ ! -e {folder}/mended ] || exit 0
