@@ -227,7 +227,6 @@ CANNOT = {
     "where runs are kept": ["run.root=a,b"],
     "the sweep": ["sweep.pack=1,2"],
     "following": ["follow=true,false"],
-    "jobs of their own": ["cluster.groups.a={}", "cluster.groups.b={}", "cluster.form=jobs"],
     "side by side on groups": ["cluster.groups.a={}", "cluster.groups.b={}", "sweep.pack=2", "sweep.side_by_side=2"],
     "side by side on nodes": ["cluster.nodes=2", "sweep.pack=2", "sweep.side_by_side=2"],
 }
@@ -237,6 +236,13 @@ CANNOT = {
 def test_what_cannot_be_swept(words: list[str]) -> None:
     with pytest.raises(ConfigError, match=r"sweep|swept"):
         plan_sweep(read_request([*WORDS, *words]))
+
+
+@pytest.mark.parametrize("form", ["het", "jobs"])
+def test_points_are_of_one_request(form: str) -> None:
+    words = ["+exp=noop", "cluster=slurm", "cluster.groups.a={}", "cluster.groups.b={}", f"cluster.form={form}"]
+    with pytest.raises(ConfigError, match=f"cluster.form={form} is not allowed: a sweep's points run in"):
+        plan_sweep(read_request([*words, "seed=1,2"]))
 
 
 def test_changes_of_equal_configs_are_none() -> None:
