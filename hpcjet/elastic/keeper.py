@@ -19,7 +19,7 @@ from hpcjet.elastic.jobs import Jobs, SlurmJobs
 from hpcjet.elastic.memory import MemoryFile
 from hpcjet.elastic.policy import decide
 from hpcjet.elastic.sight import Idleness, Known, Sight, read_backlog, read_members
-from hpcjet.elastic.views import Action, Cancel, Drain, Pause, Standing, Submit
+from hpcjet.elastic.views import Action, Backlog, Cancel, Drain, Pause, Standing, Submit
 from hpcjet.elastic.wish import wishes
 from hpcjet.errors import HpcjetError, SubmitError
 from hpcjet.plan import Plan, read_plan
@@ -54,6 +54,7 @@ class Keeper:
         self._idle = Idleness()
         self._living: list[tuple[Allocation, JobState]] = []
         self._look_at = 0.0
+        self._was_told = False
         self._cancelled: dict[str, float] = {}
         self._asked: dict[str, float] = {}
         """Members that were asked to drain, and when."""
@@ -114,9 +115,7 @@ class Keeper:
         self._note(Event.allocation_failed, group=group, reason=reason, **name)
 
     def _decide(self, members: list[Known], now: float) -> list[Action]:
-        pointer = read_pointer(self._plan.run)
-        told = read_backlog(self._plan.run.backlog, since=pointer.started if pointer else 0.0, most=self._most or None)
-        backlog, busy = told if told else (None, None)
+        backlog, busy = self._backlog()
         self._idle.look([each.member for each in members if each.standing is Standing.joined], busy, now)
         sight = Sight(
             plan=self._plan, members=members, jobs=self._still_wanted(now), busy=busy or {}, idle=self._idle,
@@ -124,6 +123,16 @@ class Keeper:
             draining=frozenset(member for member, at in self._asked.items() if now - at < AGAIN_S),
         )  # fmt: skip
         return decide(sight.groups(), backlog, now)
+
+    def _backlog(self) -> tuple[Backlog | None, dict[str, int] | None]:
+        """What the driver of this head says. One that said something and is silent now has no more work."""
+        pointer = read_pointer(self._plan.run)
+        since = pointer.started if pointer else 0.0
+        told = read_backlog(self._plan.run.backlog, since=since, most=self._most or None)
+        self._was_told = self._was_told or told is not None
+        if told is None and self._was_told:
+            return Backlog(waiting=0, in_flight=0), None
+        return told or (None, None)
 
     def _still_wanted(self, now: float) -> list[tuple[Allocation, JobState]]:
         """Without those that were cancelled a moment ago."""

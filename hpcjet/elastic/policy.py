@@ -151,11 +151,11 @@ def _idle(state: State, backlog: Backlog, now: float) -> Iterable[Action]:
     """Give back what has nothing to do, a whole job at a time: single nodes of a job are not free before the rest."""
     least = state.floor(real_backlog=False)
     for each in sorted(state.kept, key=state.cost_of_leaving):
-        if not each.at_work or each.to_come or not state.is_idle(each, now):
+        if not each.at_work or not state.is_idle(each, now):
             continue
         if backlog.waiting > 0 and not state.is_too_late_for(each, backlog, now):
             continue
-        if state.is_near_end(each) or state.counted - len(each.at_work) >= least:
+        if state.is_near_end(each) or state.counted - len(each.at_work) - each.to_come >= least:
             yield from _end(state, each, f"idle for {state.group.idle_s:g} s")
 
 

@@ -297,6 +297,15 @@ def test_the_backlog_of_a_driver_before_this_head_counts_as_none(scene: Scene) -
     assert len(scene.slurm.jobs) == 1, "as many as at the start"
 
 
+def test_a_driver_that_has_taken_its_backlog_away_is_done(scene: Scene) -> None:
+    scene.members()
+    scene.backlog(waiting=9)
+    scene.pass_s(2)
+    scene.plan.run.backlog.unlink()
+    scene.pass_s(60)
+    assert not scene.slurm.jobs, "nor are there as many as at the start"
+
+
 def test_no_more_nodes_than_tasks_that_may_be_at_work_at_once(tmp_path: Path) -> None:
     scene = Scene(made_plan(tmp_path / "run", GROUPS, "exp.in_flight=4"))
     scene.members()
