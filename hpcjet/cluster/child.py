@@ -101,6 +101,11 @@ class Child:
         if self.returncode is None:
             self._process.send_signal(signal.SIGTERM)
 
+    def kill(self) -> None:
+        """SIGKILL for the process itself, without waiting; `stop` ends what it leaves behind."""
+        if self.returncode is None:
+            self._process.kill()
+
     def stop(self, timeout_s: float) -> None:
         """End its whole session: SIGTERM to the process, then SIGKILL for all that is left after `timeout_s`.
 

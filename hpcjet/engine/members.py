@@ -8,8 +8,8 @@ from hpcjet.cluster.lifeline import GONE, Word
 from hpcjet.cluster.members import HELLO
 from hpcjet.config.engine import ServedConfig
 from hpcjet.engine.placement import ReplicaPlace, place
-from hpcjet.engine.replica import ReplicaState
-from hpcjet.engine.words import REPLICA, NodeFacts, ShareOrder, StageParent
+from hpcjet.engine.replica import FINAL, ReplicaState
+from hpcjet.engine.words import REPLICA, NodeFacts, RestartOrder, ShareOrder, StageParent
 
 LOST = "its node is gone"
 
@@ -24,9 +24,22 @@ class Member:
     states: dict[int, ReplicaState]
     """By rank; a replica serves if all its parts are ready."""
     reason: str = ""
-    restarts: int = 0
+    lives: dict[int, int] = field(default_factory=dict)
+    """By rank: how often a part has begun anew, itself or with its node."""
+    told: dict[int, int] = field(default_factory=dict)
+    """By rank: its restarts, as its node counts them."""
     since: float = field(default_factory=time.time)
     """Unix seconds of the last change."""
+
+    @property
+    def restarts(self) -> int:
+        """Of the part that was restarted most."""
+        return max(self.told.values(), default=0)
+
+    @property
+    def life(self) -> int:
+        """Another number whenever a part has begun anew."""
+        return sum(self.lives.values())
 
     @property
     def serves(self) -> bool:
@@ -71,14 +84,17 @@ class PoolMembers:
         if word.word == HELLO:
             self.nodes[word.rank] = NodeFacts.of(word.facts)
             self.gone.discard(word.rank)
+            self._begin_anew(word.rank)
         elif word.word == GONE:
             self.gone.add(word.rank)
             self._lose(word.rank)
         elif word.word == REPLICA and word.facts["number"] in self.replicas:
             member = self.replicas[word.facts["number"]]
-            member.states[word.facts["rank"]] = ReplicaState(word.facts["state"])
-            member.reason, member.restarts = word.facts["reason"], word.facts["restarts"]
-            member.since = time.time()
+            rank = word.facts["rank"]
+            if word.facts["restarts"] > member.told.get(rank, 0):
+                member.lives[rank] = member.lives.get(rank, 0) + 1
+            member.states[rank], member.told[rank] = ReplicaState(word.facts["state"]), word.facts["restarts"]
+            member.reason, member.since = word.facts["reason"], time.time()
 
     @property
     def all_in(self) -> bool:
@@ -113,12 +129,39 @@ class PoolMembers:
                     found.append(order)
         return found
 
+    def behind(self) -> list[tuple[int, RestartOrder]]:
+        """(Rank of the node, order) for each part of a spread replica that has seen less than the others: an engine
+        does not go on with a part that began anew, so all of them begin anew together."""
+        found = []
+        for member in self.replicas.values():
+            newest = max(member.lives.values(), default=0)
+            for share in member.place.shares:
+                runs = member.states[share.rank] not in FINAL and self._node_of(share.host) not in self.gone
+                if runs and member.lives.get(share.rank, 0) < newest:
+                    reason = f"another part of {member.place.name} began anew"
+                    found.append((self._node_of(share.host), self._order(member, share.rank, reason)))
+        return found
+
+    def restart_orders(self, number: int, reason: str) -> list[tuple[int, RestartOrder]]:
+        """(Rank of the node, order) for all parts of a replica."""
+        member = self.replicas[number]
+        return [(self._node_of(share.host), self._order(member, share.rank, reason)) for share in member.place.shares]
+
+    def _order(self, member: Member, rank: int, reason: str) -> RestartOrder:
+        return RestartOrder(number=member.place.number, reason=reason, restarts=member.told.get(rank, 0))
+
+    def _node_of(self, host: str) -> int:
+        return next(rank for rank, each in self.nodes.items() if each.host == host)
+
     def stage_parent(self, rank: int) -> StageParent | None:
-        """From which node the one of this rank fetches the weights; None: it reads the source.
+        """From which node the one of this rank fetches the weights; None: it reads the source, as all do without
+        engine.stage_broadcast.
 
         The nodes with replicas are a tree with two children each, in the order of their ranks. A node that is gone
         keeps its place, so that none ever waits for one below it; its children turn to the one above.
         """
+        if not self.config.stage_broadcast:
+            return None
         hosts = {share.host for member in self.replicas.values() for share in member.place.shares}
         tree = [each for each in sorted(self.nodes) if self.nodes[each].host in hosts]
         at = tree.index(rank) if rank in tree else 0
@@ -140,6 +183,16 @@ class PoolMembers:
         hosts = {share.host for share in member.place.shares}
         known = [each.ends for each in self.nodes.values() if each.host in hosts and each.ends is not None]
         return min(known, default=None)
+
+    def _begin_anew(self, rank: int) -> None:
+        """A node that joins again has a new sidecar, which starts its parts from the beginning."""
+        host = self.nodes[rank].host
+        for member in self.replicas.values():
+            for share in member.place.shares:
+                if share.host == host:
+                    member.lives[share.rank] = member.lives.get(share.rank, 0) + 1
+                    member.told[share.rank] = 0
+                    member.states[share.rank] = ReplicaState.starting
 
     def _lose(self, rank: int) -> None:
         node = self.nodes.get(rank)

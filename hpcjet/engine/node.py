@@ -29,7 +29,7 @@ from hpcjet.engine.served import ServedEngine
 from hpcjet.engine.spec import EngineSite
 from hpcjet.engine.stage import SHELF
 from hpcjet.engine.stage_server import StageServer
-from hpcjet.engine.words import MOST_REPLICAS, PLACE, REPLICA, RESTART, NodeFacts, ShareOrder, StageParent
+from hpcjet.engine.words import MOST_REPLICAS, PLACE, REPLICA, RESTART, NodeFacts, RestartOrder, ShareOrder, StageParent
 from hpcjet.errors import EXIT_CLUSTER, EXIT_INTERRUPTED, EXIT_OK, EngineError, NodeLostError
 from hpcjet.plan import Plan, read_plan
 from hpcjet.rundir import path_name
@@ -66,8 +66,8 @@ class Node:
                     if said["word"] == PLACE:
                         self._parent = StageParent(**parent) if (parent := said["parent"]) else None
                         self._take([ShareOrder.of(share) for share in said["shares"]])
-                    elif said["word"] == RESTART and said["number"] in self._numbers:
-                        self._engines[self._numbers[said["number"]]].restart(said["reason"])
+                    elif said["word"] == RESTART:
+                        self._restart(RestartOrder(**{name: said[name] for name in ("number", "reason", "restarts")}))
                 while not self._news.empty():
                     line.say(REPLICA, **self._news.get())
         finally:
@@ -83,7 +83,7 @@ class Node:
 
     def _serve_copies(self) -> StageServer | None:
         """None where nothing is staged, and where no port is to be had: then other nodes go without this one."""
-        if self._config.stage is Stage.none:
+        if self._config.stage is Stage.none or not self._config.stage_broadcast:
             return None
         try:
             return StageServer(self._where["address"], key=self._key, find=SHELF.find)
@@ -109,6 +109,11 @@ class Node:
         for order in orders:
             if order.name not in self._engines:
                 self._start(order)
+
+    def _restart(self, order: RestartOrder) -> None:
+        engine = self._engines.get(self._numbers.get(order.number, ""))
+        if engine and engine.replica and engine.replica.change.restarts == order.restarts:
+            engine.restart(order.reason)
 
     def _start(self, order: ShareOrder) -> None:
         about = {"number": order.number, "rank": order.rank}

@@ -9,6 +9,7 @@ import logging
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -28,7 +29,7 @@ from hpcjet.engine.router import Router
 from hpcjet.engine.run_keys import engine_key, gateway_secret
 from hpcjet.engine.served import kind
 from hpcjet.engine.weights import NotDone, Outcome, PoolWeights, read_asked
-from hpcjet.engine.words import PLACE, RESTART, to_json
+from hpcjet.engine.words import PLACE, RESTART, RestartOrder, to_json
 from hpcjet.errors import ConfigError, EngineError
 from hpcjet.rundir import RunDir, atomic_write
 
@@ -40,6 +41,7 @@ _TRIES = 3
 """How often a replica may fail to get the pool's weights before it is started again."""
 _LONGEST_PAUSE_S = 30.0
 _LISTEN_S = 0.2
+_REMEMBERED = 1024
 _STATUS_S = 1.0
 _LOOK_S = 2.0
 _CHECK_S = 60.0
@@ -71,11 +73,13 @@ class Pool:
         self._routed: dict[int, bool] = {}
         """Replicas that the router was told of: whether it has taken them."""
         self._lives: dict[int, int] = {}
-        """How often each had been started again when it was last added: another life begins with other weights."""
+        """The life of each when it was last added: another one begins with other weights."""
         self._tries: dict[int, int] = {}
         self._not_before: dict[int, float] = {}
         """Of replicas that failed to get the pool's weights: how often, and when they are asked again."""
         self._restarting: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
+        self._ordered: deque[tuple[int, RestartOrder]] = deque(maxlen=_REMEMBERED)
+        """Restarts of parts that others left behind: each is ordered once."""
         self._news = threading.Condition()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="pool", daemon=True)
@@ -218,9 +222,9 @@ class Pool:
             wanted = member.serves and not self._drains(member)
             if wanted and number not in self._routed:
                 if time.monotonic() >= self._not_before.get(number, 0.0):
-                    self._routed[number], self._lives[number] = False, member.restarts
+                    self._routed[number], self._lives[number] = False, member.life
                     self._adding.submit(self._add, number, member)
-            elif number in self._routed and (not wanted or self._lives[number] != member.restarts):
+            elif number in self._routed and (not wanted or self._lives[number] != member.life):
                 self._lose(number, f"{member.state.value} {member.reason}")
         if why := self._members.why_none():
             self._fail(why)
@@ -240,11 +244,17 @@ class Pool:
         self._router.remove(self._members.replicas[number].url)
 
     def _restart(self) -> None:
-        """Have replicas started again that do not get the pool's weights."""
-        while self._hub and not self._restarting.empty():
-            number, reason = self._restarting.get()
-            for rank in self._members.nodes:
-                self._hub.tell(rank, RESTART, number=number, reason=reason)
+        """Have replicas started again that do not get the pool's weights, and parts of which others began anew."""
+        assert self._hub is not None
+        orders = []
+        while not self._restarting.empty():
+            orders += self._members.restart_orders(*self._restarting.get())
+        for rank, order in self._members.behind():
+            if (rank, order) not in self._ordered:
+                self._ordered.append((rank, order))
+                orders.append((rank, order))
+        for rank, order in orders:
+            self._hub.tell(rank, RESTART, **asdict(order))
 
     def _bring_up(self, number: int, member: Member) -> bool:
         """Whether it has the pool's weights, and takes requests."""

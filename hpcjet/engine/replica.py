@@ -155,6 +155,8 @@ class Replica:
     def restart(self, reason: str) -> None:
         """Have it end, and start again as after a failure; nothing happens unless it runs."""
         self._restart_for = reason
+        if (child := self._child) is not None:
+            child.kill()  # whoever waits for its answer must not wait any longer
 
     def _supervise(self) -> None:
         try:
@@ -237,6 +239,8 @@ class Replica:
             return Failure("refused", str(error), True)
         except Unanswered as error:
             time.sleep(_GLANCE_S)  # an engine that died of it is about to end
+            if self._restart_for:
+                return self._ended(child)
             cause = classify(self._log_text(), child.returncode)
             if cause.kind != "crash":
                 return cause
@@ -281,7 +285,7 @@ class Replica:
     def _ended(self, child: Child) -> Failure | None:
         if self._stopping.is_set():
             return _ENDED
-        if child.returncode is None and self._restart_for:
+        if self._restart_for:
             return Failure("restart", self._restart_for, False)
         return None if child.returncode is None else classify(self._log_text(), child.returncode)
 

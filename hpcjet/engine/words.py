@@ -12,7 +12,7 @@ PLACE = "place"
 REPLICA = "replica"
 """From a node: the state of a share; facts: number, rank, state, reason, restarts."""
 RESTART = "restart"
-"""From the pool: end the parts of a replica, which are then started again; facts: number, reason."""
+"""From the pool: end the part of a replica here, which is then started again; facts: those of a RestartOrder."""
 
 MOST_REPLICAS = 16
 """On one node; each has a block of ports."""
@@ -59,6 +59,16 @@ class StageParent:
     port: int
     hops: int
     """How many times the weights have gone from node to node once they are here from there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestartOrder:
+    """End a node's part of a replica, and start it again."""
+
+    number: int
+    reason: str
+    restarts: int
+    """How often it had been started again when this was ordered: one that has begun anew since then is left alone."""
 
 
 @dataclass(frozen=True, kw_only=True)

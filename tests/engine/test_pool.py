@@ -6,6 +6,7 @@ import json
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -34,26 +35,28 @@ pytest.importorskip("vllm_router")
 class StubNode(threading.Thread):
     """The sidecar of a node: starts what the pool places, and says what becomes of it."""
 
-    def __init__(self, model: Path, port: int, key: str) -> None:
+    def __init__(self, model: Path, port: int, key: str, *, rank: int = 0, **facts: Any) -> None:
         super().__init__()
-        self._model, self._port, self._key = model, port, key
+        self._model, self._port, self._key, self._rank, self._facts = model, port, key, rank, facts
         self._orders: dict[int, ShareOrder] = {}
         self._running: dict[int, contextlib.ExitStack] = {}
         self._lock = threading.Lock()
         self._line: Line
         self.stubs: dict[int, StubVllm] = {}
-        self.restarts = {0: 0, 1: 0}
+        self.restarts: Counter[int] = Counter()
         self.reasons: list[str] = []
+        self._ended = False
 
     def run(self) -> None:
-        facts: dict[str, Any] = {"host": "n1", "address": HOST, "gpus": (), "cores": tuple(range(8)), "cpus": 8}
-        facts["blocks"] = (free_port(), free_port())
+        facts: dict[str, Any] = {"address": HOST, "gpus": (), "cores": tuple(range(8)), "cpus": 8}
+        facts |= {"host": f"n{self._rank + 1}", "blocks": (free_port(), free_port()), **self._facts}
         where = asdict(NodeFacts(**facts))
-        self._line = connect([HOST], self._port, secret=self._key, rank=0, facts=where, timeout_s=5)
+        self._line = connect([HOST], self._port, secret=self._key, rank=self._rank, facts=where, timeout_s=5)
         with contextlib.suppress(NodeLostError):
-            while True:
+            while not self._ended:
                 for said in self._line.hear(0.1):
                     self._take(said)
+            self._line.close()
 
     def _take(self, said: dict[str, Any]) -> None:
         if said["word"] == PLACE:
@@ -61,7 +64,7 @@ class StubNode(threading.Thread):
                 if order.number not in self._orders:
                     self._orders[order.number] = order
                     self._begin(order.number)
-        elif said["word"] == RESTART:
+        elif said["word"] == RESTART and said["restarts"] == self.restarts[said["number"]]:
             self.reasons.append(said["reason"])
             self.crash(said["number"])
 
@@ -77,17 +80,25 @@ class StubNode(threading.Thread):
         with self._lock:
             stack = self._running[number] = contextlib.ExitStack()
             order = self._orders[number]
-            running = served(self._model, name=f"replica-{number}", pooled=True, key=self._key, port=order.port)
-            self.stubs[number] = stack.enter_context(running)
+            if order.rank == 0:
+                running = served(self._model, name=f"replica-{number}", pooled=True, key=self._key, port=order.port)
+                self.stubs[number] = stack.enter_context(running)
             self._tell(number, "ready")
 
     def _tell(self, number: int, state: str) -> None:
-        news = {"number": number, "rank": 0, "state": state, "reason": "", "restarts": self.restarts[number]}
+        rank = self._orders[number].rank
+        news = {"number": number, "rank": rank, "state": state, "reason": "", "restarts": self.restarts[number]}
         self._line.say(REPLICA, **news)
 
-    def close(self) -> None:
+    def end(self) -> None:
+        """As at the end of its allocation: the engines die, and the line with them."""
         for stack in self._running.values():
             stack.close()
+        self._running.clear()
+        self._ended = True
+
+    def close(self) -> None:
+        self.end()
         self.join()
         self._line.close()
 
@@ -95,22 +106,29 @@ class StubNode(threading.Thread):
 class Scene:
     """A pool that serves, and sessions that ask."""
 
-    def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
+    def __init__(
+        self, folder: Path, stack: contextlib.ExitStack, *nodes: dict[str, Any], replicas: int = 2, **settings: Any
+    ) -> None:
+        """`nodes`: what is special about each."""
         self.first, self.second = checkpoint(folder / "first"), checkpoint(folder / "second")
         self.third = checkpoint(folder / "third")
         self.run = RunDir(folder)
         self.run.write_secret(RAY_TOKEN, "secret-of-the-run-" + "x" * 32)
-        config = VllmConfig(model=str(self.first), served_model_name="tiny", device=Device.cpu, replicas="2")
+        config = VllmConfig(model=str(self.first), served_model_name="tiny", replicas=str(replicas), **settings)
         ports = {"engine": free_port(), "router": free_port(), "pool": free_port()}
         (folder / "logs").mkdir()
-        self.pool = Pool(config, self.run, address=HOST, ports=ports, hosts=["n1"], logs=folder / "logs")
-        self.node = StubNode(self.first, ports["pool"], engine_key(self.run))
+        hosts = [f"n{rank + 1}" for rank in range(len(nodes))]
+        self.pool = Pool(config, self.run, address=HOST, ports=ports, hosts=hosts, logs=folder / "logs")
+        key = engine_key(self.run)
+        self.nodes = [StubNode(self.first, ports["pool"], key, rank=rank, **each) for rank, each in enumerate(nodes)]
         self.pool.start()
-        stack.callback(self.node.close)
+        for node in self.nodes:
+            stack.callback(node.close)
         stack.callback(self.pool.stop)
-        self.node.start()
+        for node in self.nodes:
+            node.start()
         self.pool.wait_ready(deadline=time.monotonic() + 60)
-        self.until_both_are_routed()
+        until(lambda: self.routed() == [True] * replicas)
         self.over = threading.Event()
         self.said: dict[str, list[str]] = {f"task~{number}~1": [] for number in range(6)}
         self.failed: list[int] = []
@@ -136,7 +154,10 @@ class Scene:
         until(lambda: all(said and said[-1] == word for said in self.said.values()))
 
     def until_both_are_routed(self) -> None:
-        until(lambda: [row["routed"] for row in self.status()["replicas"]] == [True, True])
+        until(lambda: self.routed() == [True, True])
+
+    def routed(self) -> list[bool]:
+        return [row["routed"] for row in self.status()["replicas"]]
 
     def status(self) -> dict[str, Any]:
         found: dict[str, Any] = (
@@ -145,8 +166,8 @@ class Scene:
         return found
 
 
-def until(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 40
+def until(true: Callable[[], object], *, timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -155,7 +176,7 @@ def until(true: Callable[[], object]) -> None:
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
     with contextlib.ExitStack() as stack:
-        yield Scene(tmp_path, stack)
+        yield Scene(tmp_path, stack, {}, device=Device.cpu)
 
 
 def test_weights_change_and_replicas_come_back_with_them(scene: Scene) -> None:
@@ -167,27 +188,27 @@ def test_weights_change_and_replicas_come_back_with_them(scene: Scene) -> None:
     scene.until_all_say("second")
 
     # One that starts again, with its first weights: so quickly that the router never knew.
-    scene.node.crash(0)
-    until(lambda: scene.node.stubs[0].loaded == "second")
+    scene.nodes[0].crash(0)
+    until(lambda: scene.nodes[0].stubs[0].loaded == "second")
     scene.until_both_are_routed()
 
     # One that is too slow to end its requests has to wait, and then has them as well.
-    scene.node.stubs[1].delay_s = 3
+    scene.nodes[0].stubs[1].delay_s = 3
     until(lambda: any(row["routed"] for row in scene.status()["replicas"]))
     time.sleep(0.5)
     found = scene.pool.update_weights(scene.third, 2, timeout_s=0.5)
     assert found["replica-0"].updated and "still run" in found["replica-1"].problem
-    scene.node.stubs[1].delay_s = 0
-    until(lambda: scene.node.stubs[1].loaded == "third")
+    scene.nodes[0].stubs[1].delay_s = 0
+    until(lambda: scene.nodes[0].stubs[1].loaded == "third")
     scene.until_both_are_routed()
     scene.until_all_say("third")
 
     # One that a load spoils is started again.
-    scene.node.stubs[0].spoils = True
+    scene.nodes[0].stubs[0].spoils = True
     found = scene.pool.update_weights(scene.first, 3, policy="abort")
     assert found["replica-0"].version is None and "invalid offset" in found["replica-0"].problem
-    until(lambda: scene.node.reasons and "invalid offset" in scene.node.reasons[0])
-    until(lambda: scene.node.restarts[0] == 2)
+    until(lambda: scene.nodes[0].reasons and "invalid offset" in scene.nodes[0].reasons[0])
+    until(lambda: scene.nodes[0].restarts[0] == 2)
     scene.until_both_are_routed()
     scene.until_all_say("first")
     until(lambda: scene.status()["version"] == 3)
@@ -212,4 +233,51 @@ def test_what_cannot_be_changed_is_told_and_the_pool_goes_on(scene: Scene) -> No
         scene.pool.update_weights(scene.second / "none", 1)
     scene.until_all_say("first")
     scene.pool.check()
-    assert scene.failed == [] and scene.node.restarts == {0: 0, 1: 0}
+    assert scene.failed == [] and not scene.nodes[0].restarts.total()
+
+
+def test_a_replica_drains_before_its_allocation_ends(tmp_path: Path) -> None:
+    began, drain_s = time.time(), 20.0
+    ends = began + 30 + drain_s
+    with contextlib.ExitStack() as stack:
+        settings = {"device": Device.cpu, "drain_s": drain_s}
+        scene = Scene(tmp_path, stack, {"ends": ends}, {"ends": ends + 3600}, **settings)
+        slow = scene.nodes[0].stubs[0]
+        slow.delay_s = 3.0
+        assert time.time() < ends - drain_s, "too slow a machine: it drained before it was looked at"
+        until(lambda: scene.routed() == [False, True], timeout_s=60)
+        told = time.time()
+        assert ends - drain_s - 1 <= told < ends, "neither before its time nor after its end"
+        time.sleep(2 * slow.delay_s)
+        served = {name: count for name, count in asked(scene).items() if name == "replica-0"}
+        until(lambda: all(len(said) > 20 for said in scene.said.values()))
+        assert served == {name: count for name, count in asked(scene).items() if name == "replica-0"}
+        # Its end, which nobody notices.
+        scene.nodes[0].end()
+        before = asked(scene)["replica-1"]
+        until(lambda: asked(scene)["replica-1"] > before + 20)
+        scene.pool.check()
+        assert scene.failed == []
+        calls = [call for call in read_calls(scene.run.calls) if call.replica == "replica-0"]
+        assert all(call.began < told + 1 and not call.error for call in calls)
+        assert any(call.began < told < call.ended for call in calls), "none was under way when it began to drain"
+        assert max(call.ended for call in calls) < ends
+
+
+def asked(scene: Scene) -> Counter[str]:
+    """Answers by replica."""
+    return Counter(call.replica for call in read_calls(scene.run.calls))
+
+
+@pytest.mark.parametrize("first", [0, 1], ids=["leader", "follower"])
+def test_the_parts_of_a_spread_replica_begin_anew_together(tmp_path: Path, first: int) -> None:
+    with contextlib.ExitStack() as stack:
+        scene = Scene(tmp_path, stack, {"gpus": ("0",)}, {"gpus": ("0",)}, replicas=1, tensor_parallel=2)
+        scene.until_all_say("first")
+        scene.nodes[first].crash(0)
+        until(lambda: [node.restarts[0] for node in scene.nodes] == [1, 1])
+        assert "began anew" in scene.nodes[1 - first].reasons[0]
+        until(lambda: scene.routed() == [True])
+        counts = {name: len(said) for name, said in scene.said.items()}
+        until(lambda: all(len(said) > counts[name] + 2 for name, said in scene.said.items()))
+        assert scene.failed == [] and [node.restarts[0] for node in scene.nodes] == [1, 1]

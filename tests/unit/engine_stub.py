@@ -4,7 +4,7 @@ Words: after=S begins to answer after S seconds; say=TEXT writes it to the log, 
 requests; noids leaves token ids out; sglang has them where SGLang has them; child starts a child that would outlive it;
 shm makes a segment of shared memory, whose name stands in FOLDER/shm.
 While there is a file FOLDER/hang it answers nothing, with FOLDER/mute nothing but /health, and with FOLDER/sick that
-with 503.
+with 503. Once there is a file FOLDER/asked it was asked something.
 """
 
 import json
@@ -32,6 +32,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
+        (folder / "asked").touch()
         self._stall("hang")
         self._stall("mute")
         self._send(*self._answer())

@@ -7,7 +7,7 @@ import pytest
 
 from hpcjet.cluster.lifeline import GONE, Word
 from hpcjet.cluster.members import HELLO
-from hpcjet.config.engine import Device, VllmConfig
+from hpcjet.config.engine import Device, Stage, VllmConfig
 from hpcjet.engine.members import PoolMembers
 from hpcjet.engine.words import REPLICA, NodeFacts, ShareOrder, to_json
 from hpcjet.errors import ConfigError
@@ -31,8 +31,10 @@ def pool(*nodes: dict[str, Any], **config: Any) -> PoolMembers:
     return members
 
 
-def says(members: PoolMembers, rank: int, number: int, state: str, *, part: int = 0, reason: str = "") -> None:
-    news = {"number": number, "rank": part, "state": state, "reason": reason, "restarts": 0}
+def says(
+    members: PoolMembers, rank: int, number: int, state: str, *, part: int = 0, reason: str = "", restarts: int = 0
+) -> None:
+    news = {"number": number, "rank": part, "state": state, "reason": reason, "restarts": restarts}
     members.take(Word(rank, REPLICA, news))
 
 
@@ -71,6 +73,64 @@ def test_a_spread_replica_serves_when_all_its_parts_do() -> None:
     assert replica.serves
     members.take(Word(1, GONE, {}))
     assert not replica.serves and replica.reason == "its node is gone"
+
+
+def spread() -> PoolMembers:
+    """One replica over two nodes, ready."""
+    members = pool(*[facts(number, gpus=("0",)) for number in (1, 2)], tensor_parallel=2)
+    members.place()
+    for part in (0, 1):
+        says(members, part, 0, "ready", part=part)
+    assert members.behind() == []
+    return members
+
+
+@pytest.mark.parametrize("first", [0, 1], ids=["the leader", "a follower"])
+def test_the_parts_of_a_spread_replica_begin_anew_together(first: int) -> None:
+    members = spread()
+    life, other = members.replicas[0].life, 1 - first
+    says(members, first, 0, "restarting", part=first, restarts=1)
+    ((rank, order),) = members.behind()
+    assert (rank, order.number, order.restarts) == (other, 0, 0) and "began anew" in order.reason
+    assert members.replicas[0].life != life and not members.replicas[0].serves
+    says(members, first, 0, "starting", part=first, restarts=1)
+    says(members, other, 0, "restarting", part=other, restarts=1)
+    assert members.behind() == []
+    for part in (0, 1):
+        says(members, part, 0, "ready", part=part, restarts=1)
+    assert members.replicas[0].serves and members.replicas[0].restarts == 1 and members.behind() == []
+
+
+def test_parts_that_crash_at_the_same_time_are_left_alone() -> None:
+    members = spread()
+    for part in (0, 1):
+        says(members, part, 0, "restarting", part=part, restarts=1)
+    assert members.behind() == []
+
+
+def test_a_part_whose_node_comes_back_takes_the_others_along() -> None:
+    members = spread()
+    members.take(Word(1, GONE, {}))
+    assert members.behind() == [], "without the node they would wait in vain"
+    members.take(Word(1, HELLO, facts(2, gpus=("0",))))
+    ((rank, order),) = members.behind()
+    assert (rank, order.restarts) == (0, 0)
+    says(members, 0, 0, "failed")
+    assert members.behind() == [], "what failed for good stays"
+
+
+def test_replicas_of_one_node_do_not_care_about_each_other() -> None:
+    members = pool(facts(1), facts(2))
+    members.place()
+    says(members, 0, 0, "restarting", restarts=1)
+    assert members.behind() == []
+
+
+@pytest.mark.parametrize("broadcast", [True, False])
+def test_the_broadcast_of_weights_can_be_turned_off(broadcast: bool) -> None:
+    members = pool(facts(1, stage_port=1), facts(2, stage_port=2), stage=Stage.disk, stage_broadcast=broadcast)
+    members.place()
+    assert members.stage_parent(0) is None and (members.stage_parent(1) is not None) is broadcast
 
 
 def test_a_node_that_comes_back_gets_the_same_replicas() -> None:

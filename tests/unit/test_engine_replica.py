@@ -135,6 +135,21 @@ def test_asked_for_it_starts_again_with_the_reason(watched: Make) -> None:
     assert (one.changes[2].reason, one.changes[-1].restarts) == ("its weights are spoiled", 1)
 
 
+def test_asked_for_it_does_not_wait_for_the_answer_to_its_first_request(watched: Make) -> None:
+    one = watched()
+    (one.folder / "mute").touch()
+    one.replica.start()
+    deadline = time.monotonic() + 30
+    while not (one.folder / "asked").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    one.replica.restart("another part began anew")
+    one.until("starting", "restarting")
+    (one.folder / "mute").unlink()
+    one.until("starting", "restarting", "starting", "ready")
+    assert one.changes[1].reason == "another part began anew"
+
+
 def test_a_short_sickness_passes_and_a_long_one_is_a_hang(watched: Make) -> None:
     one = watched(config=replace(QUICK, health_timeout_s=3))
     one.ready()
