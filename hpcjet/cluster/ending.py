@@ -2,8 +2,10 @@
 
 import os
 import signal
+import time
 from dataclasses import dataclass, replace
 
+from hpcjet.cluster import hours
 from hpcjet.cluster.events import Event, Events
 from hpcjet.cluster.place import Place
 from hpcjet.cluster.state import ASK, REQUEUED, RESUBMIT, Phase, RunState, read_state, write_state
@@ -24,12 +26,14 @@ class End:
     """When, in Unix seconds."""
 
 
-def until_stop_s(plan: Plan, number: int) -> float:
-    """Seconds that work may still go on after a signal.
+def until_stop_s(plan: Plan, number: int, stop: float | None = None) -> float:
+    """Seconds that work may still go on after a signal; not beyond `stop`, in Unix seconds.
 
     Slurm warns up to a minute early; in a short job that is most of its time.
     """
     if number != signal.SIGUSR2 or plan.signal_delay_s is None:
+        return 0.0
+    if stop is not None and time.time() >= stop:
         return 0.0
     left_s = time_left_s(os.environ)
     return max(0.0, left_s - plan.signal_delay_s) if left_s is not None else 0.0
@@ -42,7 +46,7 @@ def final_state(plan: Plan, place: Place, end: End, events: Events, *, started: 
         return replace(state, reason=end.reason or _drivers_reason(plan, end))
     cause = _cause(plan, end)
     events.note(Event.stop_asked, at=end.asked, reason=cause.value)
-    reason, then = _what_follows(plan, place, cause)
+    reason, then = _what_follows(plan, place, cause, used_up=_is_used_up(plan, place, started=started))
     return replace(state, reason=f"it got {end.signal} ({cause.value}){reason}", then=then)
 
 
@@ -54,8 +58,22 @@ def queue_again(plan: Plan, state: RunState, events: Events) -> None:
         write_state(plan.run.state, replace(state, reason=reason, then=RESUBMIT))
 
 
-def _what_follows(plan: Plan, place: Place, cause: Cause) -> tuple[str, str]:
+def stop_at(plan: Plan, place: Place, *, started: float) -> float | None:
+    """When this start of the head has to stop for run.max_hours, in Unix seconds; None without a bound."""
+    left_s = hours.left_s(plan, place)
+    return None if left_s is None else started + max(0.0, left_s - hours.warning_s(plan))
+
+
+def _is_used_up(plan: Plan, place: Place, *, started: float) -> bool:
+    """Whether run.max_hours leaves nothing for another start."""
+    left_s = hours.left_s(plan, place)
+    return left_s is not None and left_s - (time.time() - started) <= hours.warning_s(plan) + hours.LEAST_S
+
+
+def _what_follows(plan: Plan, place: Place, cause: Cause, *, used_up: bool) -> tuple[str, str]:
     """(what is said about it, what follows)"""
+    if used_up and cause is not Cause.cancelled:
+        return f"; run.max_hours={plan.max_hours:g} are used up: raise it to go on with hpcjet resume", ""
     if not plan.requeue or cause is Cause.cancelled:
         return "", ""
     if place.restart >= plan.max_restarts:
@@ -66,10 +84,10 @@ def _what_follows(plan: Plan, place: Place, cause: Cause) -> tuple[str, str]:
 
 
 def _cause(plan: Plan, end: End) -> Cause:
-    if plan.cluster == "local":
-        return Cause.cancelled
     if end.signal == "SIGUSR2":
         return Cause.time_limit
+    if plan.cluster == "local":
+        return Cause.cancelled
     cause = cause_of_sigterm(os.environ["SLURM_JOB_ID"])
     left_s = time_left_s(os.environ) if cause is Cause.unknown else None
     return Cause.time_limit if left_s is not None and left_s <= 0 else cause

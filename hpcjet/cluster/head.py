@@ -10,26 +10,25 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from hpcjet.cluster.child import Child, tail
-from hpcjet.cluster.events import Event, Events, Fact
-from hpcjet.cluster.inbox import NODE_LOST, READY, UP, WHERE, message
-from hpcjet.cluster.lifeline import Hub, Word, said
-from hpcjet.cluster.members import HELLO, JOINED, Members
-from hpcjet.cluster.network import LOOPBACK, Link, choose, interface_names, links
-from hpcjet.cluster.network_env import network_env
+from hpcjet.cluster.crew import Crew
+from hpcjet.cluster.events import Event, Events
+from hpcjet.cluster.inbox import READY, UP, WHERE, message
+from hpcjet.cluster.keeper import Keeper, note_said
+from hpcjet.cluster.lifeline import Hub
+from hpcjet.cluster.members import DONE, RAY, Members, member_name
+from hpcjet.cluster.network import LOOPBACK, Link, choose, links
+from hpcjet.cluster.network_here import network_env_here
+from hpcjet.cluster.outbox import DRAIN, IDLE, NOTE
 from hpcjet.cluster.ports import BLOCK, free_blocks
-from hpcjet.cluster.ray_args import head_args
+from hpcjet.cluster.ray_args import head_args, member_labels
 from hpcjet.cluster.ray_process import PORT_TRIES, RayProcess, object_store
-from hpcjet.cluster.rendezvous import HEAD, lost_file
-from hpcjet.cluster.sidecar import Sidecar
+from hpcjet.cluster.register import Member, Standing
+from hpcjet.cluster.rendezvous import HEAD, leave_pointer, lost_file, take_pointer_away
+from hpcjet.cluster.sidecar import Sidecar, has_sidecar
 from hpcjet.cluster.signals import Interrupted
-from hpcjet.cluster.site import Site
+from hpcjet.cluster.site import Site, ends_at, renewed_token, token_name
 from hpcjet.errors import BootstrapError, NodeLostError, WorkloadError
 from hpcjet.rundir import atomic_write
-
-DONE = "done"
-"""What the head says to the workers at the end."""
-RAY = "ray"
-"""Ray's head is up, or there is none to wait for; facts: address, gcs_port (None without Ray)."""
 
 DRIVERS_PORTS = ("engine", "master", "router", "pool")
 """Those of the block that are the workload's."""
@@ -39,14 +38,17 @@ _log = logging.getLogger(__name__)
 
 
 class Head:
-    """One run of the head's part; `run` does it all."""
+    """One run of the head's part; `run` does it all. At `stop_at` (Unix seconds) it ends as before a time limit."""
 
-    def __init__(self, site: Site, hosts: Sequence[str], events: Events) -> None:
+    def __init__(self, site: Site, hosts: Sequence[str], events: Events, *, stop_at: float | None = None) -> None:
         self._site, self._plan, self._hosts, self._events = site, site.plan, hosts, events
         self._members = Members(hosts)
         self._deadline = time.monotonic() + site.plan.boot_timeout_s
         self._ready = False
+        self._stop_at = stop_at
         self._sidecar: Sidecar | None = None
+        self._driver: Child | None = None
+        self._keeper: Keeper | None = None
 
     def run(self) -> int:
         """Start Ray's head and the driver together, wait until the driver ends, end everything. The exit code."""
@@ -54,32 +56,53 @@ class Head:
         with ExitStack() as stack:
             self._open_hub()
             stack.callback(self._hub.close)
-            stack.callback(self._part)
+            stack.push(lambda kind, error, trace: self._part(error))
             self._ray = RayProcess(site) if self._plan.ray else None
             stack.callback(lambda: self._ray.stop() if self._ray else None)
             stack.callback(lambda: self._sidecar.stop() if self._sidecar else None)
-            driver = self._driver = Child("driver", self._plan.driver, env=site.env, log=site.log("driver"))
+            driver = self._driver = Child(
+                "driver", self._plan.driver, env=site.env, log=site.log("driver"), outbox=True
+            )
             stack.push(lambda kind, error, trace: driver.stop(self._stop_timeout_s(error)))
+            stack.callback(lambda: self._keeper.stop() if self._keeper else None)
+            stack.callback(take_pointer_away, self._plan.run, site.place)
             self._start(self._choose_link())
-            return self._supervise()
+            return self._supervise(driver)
         raise AssertionError("unreachable: nothing here swallows exceptions")
 
     def _open_hub(self) -> None:
         """Take the first free block of ports, and tell the others where to find us."""
-        self._blocks = free_blocks(self._site.place.name)
+        site = self._site
+        earlier = renewed_token(site)
+        self._blocks = free_blocks(site.place.name)
         for ports in self._blocks:
             try:
-                self._hub = Hub(ports.lifeline, secret=self._site.secret)
+                self._hub = Hub(ports.lifeline, secret=site.secret, earlier=earlier)
             except OSError:
                 continue
             self._ports = ports
+            self._crew = Crew(
+                self._plan,
+                site.place.name,
+                self._hub,
+                self._events,
+                hosts=self._hosts,
+                secret=site.secret,
+                tell=self._tell,
+            )
             addresses = [link.address for link in links()] or ["127.0.0.1"]
-            self._site.meeting.leave(HEAD, {"addresses": addresses, "port": ports.lifeline})
+            site.meeting.leave(HEAD, {"addresses": addresses, "port": ports.lifeline})
+            if self._plan.worker_groups:
+                leave_pointer(self._plan.run, site.place, addresses, ports.lifeline, secret=token_name(site.place))
             return
+
+    def _tell(self, line: str) -> None:
+        if self._driver:
+            self._driver.say(line)
 
     def _choose_link(self) -> Link:
         """The interface for everything between nodes."""
-        if self._site.place.num_nodes == 1 and not self._plan.interface:
+        if self._site.place.num_nodes == 1 and not self._plan.interface and not self._plan.worker_groups:
             return LOOPBACK
         mine = links()
         if len(mine) > 1 and not self._plan.interface:
@@ -110,9 +133,20 @@ class Head:
         where = {"address": self._address, "gcs_port": gcs_port, "hosts": list(self._hosts), "env": env}
         self._hub.announce(RAY, address=self._address, gcs_port=gcs_port, pool_port=ports.pool)
         more = {name: getattr(ports, name) for name in DRIVERS_PORTS}
-        self._driver.say(message(WHERE, **where, ports=more))
-        if self._plan.sidecar:
-            self._sidecar = Sidecar(self._site, env, address=link.address, head=self._address, pool_port=ports.pool)
+        self._tell(message(WHERE, **where, ports=more))
+        facts = {"address": link.address, "head": self._address, "pool_port": ports.pool}
+        if has_sidecar(self._plan, self._group):
+            self._sidecar = Sidecar(self._site, env, member=self._member, group=self._group, **facts)
+        if self._plan.worker_groups:
+            self._keeper = Keeper(self._site)
+
+    @property
+    def _member(self) -> str:
+        return member_name(self._site.place.name, 0)
+
+    @property
+    def _group(self) -> str:
+        return self._plan.group_of(0).name
 
     def _start_ray(self, env: dict[str, str]) -> None:
         """Until Ray's head listens; on the next block of ports if another program took one of ours meanwhile."""
@@ -139,6 +173,7 @@ class Head:
             ports=self._ports,
             temp_dir=self._site.temp,
             object_store_bytes=object_store(self._site),
+            labels=member_labels(self._member, self._group),
         )
 
     def _await_gcs(self, ray: RayProcess) -> None:
@@ -150,69 +185,91 @@ class Head:
                     f"Ray's head on {self._site.place.host} did not listen on {self._address}:{self._ports.gcs} within "
                     f"{self._plan.boot_timeout_s:.0f} s (cluster.boot_timeout_s); {ray.log} ends with:\n{tail(ray.log)}"
                 )
-            if self._driver.returncode is not None:
+            if self._driver and self._driver.returncode is not None:
                 # It could not even begin: no reason to wait for Ray.
                 return
             self._listen(0.02)
 
-    def _supervise(self) -> int:
+    def _supervise(self, driver: Child) -> int:
         """Until the driver ends: its exit code. Raises HpcjetError when Ray or too many nodes are lost before."""
-        while (code := self._driver.returncode) is None:
+        while (code := driver.returncode) is None:
             if self._ray and self._ray.has_ended:
                 raise NodeLostError(self._ray.what_happened("ended before the work was done"))
             self._join_itself()
             if self._sidecar:
                 self._sidecar.keep()
+            self._heed_children(driver)
             self._listen(0.05)
             self._check_boot()
+            if self._stop_at is not None and time.time() > self._stop_at:
+                self._stop_at = None
+                os.kill(os.getpid(), signal.SIGUSR2)  # as Slurm does before the time limit
         if code and not self._ready and self._ray and self._ray.has_ended:
             # The driver lost its connection for the same reason.
             raise BootstrapError(self._ray.what_happened("did not start"))
         if code < 0:
             raise WorkloadError(
                 f"the driver was ended by {signal.Signals(-code).name}; what is recorded stays, go on with: "
-                f"hpcjet resume {self._plan.run} ({self._driver.log} ends with:\n{tail(self._driver.log)})"
+                f"hpcjet resume {self._plan.run} ({driver.log} ends with:\n{tail(driver.log)})"
             )
         return code
+
+    def _heed_children(self, driver: Child) -> None:
+        """Hear what the driver and the keeper say, and see to it."""
+        for said in driver.heard():
+            if said["word"] == IDLE:
+                self._crew.idle(str(said.get("member", "")))
+        words = self._keeper.heard() if self._keeper else []
+        for said in words:
+            if said["word"] == DRAIN:
+                self._crew.drain(str(said.get("member", "")), str(said.get("reason", "")), said.get("by"))
+            elif said["word"] == NOTE:
+                note_said(self._events, said)
+        if self._keeper:
+            self._keeper.keep()
 
     def _join_itself(self) -> None:
         if 0 not in self._members.joined and (self._ray is None or self._ray.has_started):
             self._members.joined.add(0)
-            self._driver.say(message(UP))
-            self._note_joined([0])
+            self._tell(message(UP))
+            self._crew.add_head(self._as_member())
         if not self._ready and len(self._members.joined) >= self._plan.min_nodes:
             self._ready = True
             self._events.note(Event.ready, nodes=len(self._members.joined))
             _log.info("%d of %d nodes are in", len(self._members.joined), len(self._hosts))
-            self._driver.say(message(READY, nodes=len(self._members.joined)))
+            self._tell(message(READY, nodes=len(self._members.joined)))
+
+    def _as_member(self) -> Member:
+        place = self._site.place
+        return Member(
+            member=self._member,
+            host=self._hosts[0],
+            group=self._group,
+            job=place.allocation,
+            rank=0,
+            address=self._address,
+            state=Standing.joined,
+            since=time.time(),
+            ends=ends_at(os.environ),
+            cpus=place.cpus,
+            gpus=place.gpus,
+        )
 
     def _listen(self, timeout_s: float) -> None:
         """Hear what the workers say, for as long, and see to it."""
         self._site.check_parent()
         words, known = self._hub.serve(timeout_s), set(self._members.lost)
         for word in words:
-            self._members.take(word)
-        self._note_hellos(said(words, HELLO))
-        self._note_joined([each.rank for each in said(words, JOINED)])
-        for rank in self._members.lost.keys() - known:
-            self._lose(rank)
+            if self._crew.is_own(self._crew.name_of(word)):
+                self._members.take(word)
+        self._crew.hear(words)
+        self._crew.look()
+        if self._members.lost.keys() - known:
+            self._lose()
 
-    def _note_hellos(self, words: Sequence[Word]) -> None:
-        notes: list[tuple[float, dict[str, Fact]]] = []
-        for each in words:
-            notes.append((each.facts["started"], {"host": self._hosts[each.rank], "rank": each.rank}))
-        self._events.note_each(Event.agent_up, notes)
-
-    def _note_joined(self, ranks: Sequence[int]) -> None:
-        if self._ray:
-            self._events.note_each(Event.ray_up, [(time.time(), {"host": self._hosts[rank]}) for rank in ranks])
-
-    def _lose(self, rank: int) -> None:
-        host, reason = self._hosts[rank], self._members.lost[rank]
-        _log.warning("lost %s: %s", host, reason)
-        self._events.note(Event.node_lost, host=host, reason=reason)
+    def _lose(self) -> None:
+        """Raises NodeLostError if too many nodes of the head allocation are gone; others are no condition."""
         self._name_lost()
-        self._driver.say(message(NODE_LOST, host=host))
         needed = 1 if self._ready and self._plan.continues else self._plan.min_nodes
         if self._members.possible < needed:
             raise NodeLostError(
@@ -249,21 +306,26 @@ class Head:
         time_limit = isinstance(error, Interrupted) and error.name == "SIGUSR2"
         return self._plan.stop_timeout_s(time_limit=time_limit)
 
-    def _part(self) -> None:
-        """Tell the workers that it is over, and give them a moment: srun waits for all of them."""
-        self._hub.announce(DONE)
+    def _part(self, error: BaseException | None) -> None:
+        """Tell the workers that it is over, and give them a moment: srun waits for all of them.
+
+        Those of other allocations wait for the next head if the run was only stopped; whether another follows is not
+        known here, but is in state.json soon.
+        """
+        stopped = isinstance(error, Interrupted) and bool(self._plan.worker_groups)
+        told = {name for name in self._hub.members if not stopped or self._crew.is_own(name)}
+        if stopped:
+            for name in told:
+                self._hub.tell(name, DONE)
+        else:
+            self._hub.announce(DONE)
         deadline = time.monotonic() + 5
-        while self._hub.ranks and time.monotonic() < deadline:
-            for word in self._hub.serve(0.1):
-                self._members.take(word)
-
-
-def network_env_here(link: Link, site: Site) -> dict[str, str]:
-    """The variables that bind everything on this node to the chosen interface; what the user set is kept."""
-    found = network_env(link, interface_names(), site.env)
-    for warning in found.warnings:
-        _log.warning("%s", warning.text)
-    return found.values
+        while self._hub.members & told and time.monotonic() < deadline:
+            words = self._hub.serve(0.1)
+            for word in words:
+                self._members.take(word) if self._crew.is_own(self._crew.name_of(word)) else None
+            self._crew.hear(words)
+        self._crew.look(at_once=True)
 
 
 def _listens(address: str, port: int) -> bool:

@@ -3,6 +3,7 @@
 What is said on it is a few short lines of JSON. What counts is the connection itself: the kernel closes it when an
 agent dies, however it dies, and keep-alive probes find a machine that lost its power. So the end of either side is
 noticed at once, on any file system. A worker is heard once it has proved with the run's secret that it belongs to it.
+Neither a slow peer nor a hostile one holds up the others: nothing here waits for a peer.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ import secrets
 import selectors
 import socket
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +27,17 @@ PROBE_AFTER_S, PROBE_EVERY_S, PROBES = 3, 1, 4
 STRANGER_S = 10.0
 """A connection that has not proved itself by then is closed."""
 LONGEST_LINE = 64 * 1024
+MOST_UNSENT = 1024 * 1024
+"""Bytes that wait for a peer that does not read; one with more is as good as gone."""
 BACKLOG = 4096
+MOST_REFUSALS = 64
+"""Refusals that are remembered until they are asked for: strangers must not fill the memory."""
+
+REFUSED = "refused"
+"""The head to a worker that may not join, before it hangs up; facts: reason, and again: whether a later try may do."""
+OLDER = "it belongs to an earlier start of this run"
+STRANGER = "it does not know the secret of this run"
+MALFORMED = "what it says of itself cannot be understood"
 
 
 @dataclass(eq=False)
@@ -35,9 +47,19 @@ class Peer:
     socket: socket.socket
     nonce: str
     since: float
+    address: str = ""
     rank: int | None = None
     """None until it has proved itself."""
+    member: str = ""
+    """Its name among the nodes of all allocations; empty where ranks do."""
     received: bytearray = field(default_factory=bytearray)
+    unsent: bytearray = field(default_factory=bytearray)
+    is_dismissed: bool = False
+    """What it still says does not count."""
+
+    @property
+    def key(self) -> str:
+        return self.member or str(self.rank)
 
 
 @dataclass(frozen=True)
@@ -47,6 +69,18 @@ class Word:
     rank: int
     word: str
     facts: dict[str, Any]
+    member: str = ""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A connection that was not let in."""
+
+    peer: str
+    """Its address."""
+    reason: str
+    member: str = ""
+    """Where it proved to be one."""
 
 
 GONE = "gone"
@@ -58,13 +92,19 @@ def said(words: Sequence[Word], word: str) -> list[Word]:
 
 
 class Hub:
-    """The head's side. All of it happens within `serve`, in the caller's thread."""
+    """The head's side. All of it happens within `serve`, in the caller's thread.
 
-    def __init__(self, port: int, *, secret: str) -> None:
-        self._secret = secret
+    A peer is known by its member's name, or by its rank where it gives none. Who proves to know one of the `earlier`
+    secrets is told why it is refused.
+    """
+
+    def __init__(self, port: int, *, secret: str, earlier: Sequence[str] = ()) -> None:
+        self._secret, self._earlier = secret, tuple(earlier)
         self._selector = selectors.DefaultSelector()
-        self._peers: dict[int, Peer] = {}
+        self._peers: dict[str, Peer] = {}
         self._strangers: set[Peer] = set()
+        self._behind: set[Peer] = set()
+        self._refusals: deque[Refusal] = deque(maxlen=MOST_REFUSALS)
         self._said: dict[str, bytes] = {}
         self._listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -81,11 +121,22 @@ class Hub:
     @property
     def ranks(self) -> set[int]:
         """The workers that are connected."""
+        return {peer.rank for peer in self._peers.values() if peer.rank is not None}
+
+    @property
+    def members(self) -> set[str]:
+        """The same by name."""
         return set(self._peers)
+
+    def refusals(self) -> list[Refusal]:
+        """Who was not let in since the last call."""
+        found = list(self._refusals)
+        self._refusals.clear()
+        return found
 
     def serve(self, timeout_s: float) -> list[Word]:
         """What workers said within `timeout_s`; returns as soon as somebody said something."""
-        words: list[Word] = []
+        words = self._catch_up()
         deadline = time.monotonic() + timeout_s
         while not words:
             left_s = deadline - time.monotonic()
@@ -100,12 +151,17 @@ class Hub:
         """Say something to all workers, and to those that come later; the newest facts of a word hold."""
         self._said[word] = _line({"word": word, **facts})
         for peer in list(self._peers.values()):
-            _send(peer, self._said[word])
+            self._send(peer, self._said[word])
 
-    def tell(self, rank: int, word: str, **facts: Any) -> None:
-        """Say something to one worker; nothing happens if it is not there. Of long lines only a part may arrive."""
-        if peer := self._peers.get(rank):
-            _send(peer, _line({"word": word, **facts}))
+    def tell(self, whom: int | str, word: str, **facts: Any) -> None:
+        """Say something to one worker, by rank or member; nothing happens if it is not there."""
+        if peer := self._peers.get(str(whom)):
+            self._send(peer, _line({"word": word, **facts}))
+
+    def refuse(self, whom: int | str, reason: str, *, again: bool = False) -> None:
+        """Tell a worker that it may not join, and be rid of it: its end is nobody's loss."""
+        if peer := self._peers.pop(str(whom), None):
+            self._dismiss(peer, reason, again=again)
 
     def close(self) -> None:
         for peer in [*self._peers.values(), *self._strangers]:
@@ -116,24 +172,29 @@ class Hub:
     def _accept(self) -> list[Word]:
         with contextlib.suppress(OSError):
             while True:
-                connection, _ = self._listener.accept()
+                connection, address = self._listener.accept()
                 _keep_alive(connection)
                 connection.setblocking(False)
-                peer = Peer(connection, secrets.token_hex(16), time.monotonic())
+                peer = Peer(connection, secrets.token_hex(16), time.monotonic(), address=str(address[0]))
                 self._strangers.add(peer)
                 self._selector.register(connection, selectors.EVENT_READ, peer)
-                _send(peer, _line({"word": "nonce", "nonce": peer.nonce}))
+                self._send(peer, _line({"word": "nonce", "nonce": peer.nonce}))
         return []
 
     def _read(self, peer: Peer) -> list[Word]:
         ended = _receive(peer.socket, peer.received)
         words: list[Word] = []
         for said in _lines(peer.received):
+            if peer.is_dismissed:
+                continue
             if peer.rank is not None:
-                words.append(Word(peer.rank, said.pop("word"), said))
+                words += _words(peer, said)
             elif proves(said.get("proof"), secret=self._secret, nonce=peer.nonce):
                 words += self._admit(peer, said)
+            elif any(proves(said.get("proof"), secret=each, nonce=peer.nonce) for each in self._earlier):
+                self._dismiss(peer, OLDER, again=True)
             else:
+                self._refusals.append(Refusal(peer.address, STRANGER))
                 ended = True
                 break
         if ended or len(peer.received) > LONGEST_LINE:
@@ -141,33 +202,63 @@ class Hub:
         return words
 
     def _admit(self, peer: Peer, said: dict[str, Any]) -> list[Word]:
+        rank, member, facts = said.get("rank"), said.get("member", ""), said.get("facts")
+        if not (isinstance(rank, int) and isinstance(member, str) and isinstance(facts, dict)):
+            self._dismiss(peer, MALFORMED, again=False)
+            return []
         self._strangers.discard(peer)
-        peer.rank = int(said["rank"])
-        earlier = self._peers.get(peer.rank)
-        self._peers[peer.rank] = peer
-        words = [Word(peer.rank, "hello", said["facts"])]
+        peer.rank, peer.member = rank, member
+        earlier = self._peers.get(peer.key)
+        self._peers[peer.key] = peer
+        words = [Word(rank, "hello", facts, member)]
         if earlier:
             self._forget(earlier)
         for line in self._said.values():
-            _send(peer, line)
+            self._send(peer, line)
         return words
+
+    def _dismiss(self, peer: Peer, reason: str, *, again: bool) -> None:
+        """It is told why. It hangs up itself, or is cut off with the strangers: closed now, it might never read it."""
+        self._refusals.append(Refusal(peer.address, reason, peer.member))
+        self._send(peer, _line({"word": REFUSED, "reason": reason, "again": again}))
+        peer.is_dismissed, peer.since = True, time.monotonic()
+        self._strangers.add(peer)
 
     def _part(self, peer: Peer) -> list[Word]:
         self._forget(peer)
         self._strangers.discard(peer)
-        if peer.rank is None or self._peers.get(peer.rank) is not peer:
+        if peer.rank is None or self._peers.get(peer.key) is not peer:
             return []
-        del self._peers[peer.rank]
-        return [Word(peer.rank, GONE, {})]
+        del self._peers[peer.key]
+        return [Word(peer.rank, GONE, {}, peer.member)]
 
     def _forget(self, peer: Peer) -> None:
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(peer.socket)
         peer.socket.close()
+        self._behind.discard(peer)
+
+    def _send(self, peer: Peer, line: bytes) -> None:
+        peer.unsent += line
+        self._behind.discard(peer) if _flush(peer) else self._behind.add(peer)
+
+    def _catch_up(self) -> list[Word]:
+        """Send what a full buffer did not take before; who lets too much lie is parted with."""
+        words: list[Word] = []
+        for peer in list(self._behind):
+            if _flush(peer):
+                self._behind.discard(peer)
+            elif len(peer.unsent) > MOST_UNSENT:
+                words += self._part(peer)
+        return words
 
     def _drop_strangers(self) -> None:
         for peer in [each for each in self._strangers if time.monotonic() > each.since + STRANGER_S]:
             self._part(peer)
+
+
+class HeadLostError(NodeLostError):
+    """The node agent of the head is gone."""
 
 
 class Line:
@@ -184,14 +275,14 @@ class Line:
             self._socket.sendall(_line({"word": word, **facts}))
 
     def hear(self, timeout_s: float) -> list[dict[str, Any]]:
-        """What the head said within `timeout_s`. Raises NodeLostError if it is gone."""
+        """What the head said within `timeout_s`. Raises HeadLostError if it is gone."""
         self._socket.settimeout(max(timeout_s, 0.001))
         said = list(_lines(self._received))
         if not said and self._connected:
             self._connected = not _receive(self._socket, self._received)
             said = list(_lines(self._received))
         if not said and not self._connected:
-            raise NodeLostError(f"the connection to the node agent of the head, {self._head}, is gone")
+            raise HeadLostError(f"the connection to the node agent of the head, {self._head}, is gone")
         return said
 
     def close(self) -> None:
@@ -199,11 +290,19 @@ class Line:
 
 
 def connect(
-    addresses: Sequence[str], port: int, *, secret: str, rank: int, facts: dict[str, Any], timeout_s: float
+    addresses: Sequence[str],
+    port: int,
+    *,
+    secret: str,
+    rank: int,
+    facts: dict[str, Any],
+    timeout_s: float,
+    member: str = "",
 ) -> Line:
     """Connect to the head at the first of its addresses that answers, and prove to belong to the run.
 
-    Raises OSError with the last failure if none answers.
+    `member` is the name by which the head knows this worker among all allocations; without one the rank does. Raises
+    OSError with the last failure if none answers.
     """
     failure: OSError = OSError("the head has no address")
     for address in addresses:
@@ -224,7 +323,12 @@ def connect(
             failure = OSError(f"{address}:{port}: what listens there is not the head of this run")
             continue
         answer = {"proof": proof(secret, nonce), "rank": rank, "facts": facts}
-        connection.sendall(_line(answer))
+        try:
+            connection.sendall(_line({**answer, "member": member} if member else answer))
+        except OSError as error:
+            connection.close()
+            failure = type(error)(f"{address}:{port}: {error}")
+            continue
         return line
     raise failure
 
@@ -236,7 +340,21 @@ def proof(secret: str, nonce: str) -> str:
 
 def proves(answer: object, *, secret: str, nonce: str) -> bool:
     """Whether a stranger's answer is the proof; it may be anything that JSON can say."""
-    return isinstance(answer, str) and hmac.compare_digest(answer.encode(), proof(secret, nonce).encode())
+    return _is(answer, proof(secret, nonce))
+
+
+def heads_proof(secret: str, nonce: str) -> str:
+    """What shows the head to a worker that gave it the nonce; good for nothing else."""
+    return proof(secret, f"of the head {nonce}")
+
+
+def proves_head(answer: object, *, secret: str, nonce: str) -> bool:
+    """Whether who answers is the head: another program may listen where it did."""
+    return _is(answer, heads_proof(secret, nonce))
+
+
+def _is(answer: object, expected: str) -> bool:
+    return isinstance(answer, str) and hmac.compare_digest(answer.encode(errors="replace"), expected.encode())
 
 
 def _keep_alive(connection: socket.socket) -> None:
@@ -249,10 +367,21 @@ def _keep_alive(connection: socket.socket) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * (PROBE_AFTER_S + PROBE_EVERY_S * PROBES))
 
 
-def _send(peer: Peer, line: bytes) -> None:
-    # A few hundred bytes in all fit the socket's buffer; one whose buffer is full is as good as gone.
-    with contextlib.suppress(OSError):
-        peer.socket.send(line)
+def _flush(peer: Peer) -> bool:
+    """Whether nothing is left to send. A connection that is broken takes nothing more; reading tells of its end."""
+    try:
+        while peer.unsent:
+            del peer.unsent[: peer.socket.send(peer.unsent)]
+    except BlockingIOError:
+        return False
+    except OSError:
+        peer.unsent.clear()
+    return True
+
+
+def _words(peer: Peer, said: dict[str, Any]) -> list[Word]:
+    word = said.pop("word", None)
+    return [Word(peer.rank or 0, word, said, peer.member)] if isinstance(word, str) else []
 
 
 def _receive(connection: socket.socket, into: bytearray) -> bool:

@@ -1,4 +1,7 @@
-"""The nodes of an allocation, there, joined or lost, as the head knows them. Pure: fed with words, asked for facts."""
+"""The nodes of the head allocation, there, joined or lost, as the head knows them; and the words of the lifeline.
+
+Pure: fed with words, asked for facts.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,13 +10,37 @@ from typing import Any
 from hpcjet.cluster.lifeline import GONE, Word
 
 HELLO = "hello"
-"""A node agent is connected; facts: host, started (Unix seconds), links."""
+"""A node agent is connected; facts: host, started (Unix seconds), links, nonce (for the head's proof), group, job,
+cpus, gpus, and ends, when its allocation ends in Unix seconds, or None."""
 JOINED = "joined"
 """Its Ray is up; facts: interface, address."""
 FAILED = "failed"
 """Something there failed; facts: reason."""
 BYE = "bye"
 """It has ended all that it started."""
+LEAVING = "leaving"
+"""Slurm takes the node back; facts: reason (PREEMPTED, TIME_LIMIT, CANCELLED), by (Unix seconds)."""
+WELCOME = "welcome"
+"""The head to a member: it is let in; facts: proof, which shows that this is the head."""
+RAY = "ray"
+"""The head to all: Ray's head is up, or there is none to wait for; facts: address, gcs_port (None without Ray)."""
+DRAIN = "drain"
+"""The head to a member: nothing new for it, it will be given back; facts: reason, by (Unix seconds)."""
+DONE = "done"
+"""The head to one or all: the end, in order."""
+
+PREEMPTED, TIME_LIMIT, CANCELLED = "preempted", "time limit", "cancelled"
+"""Why Slurm takes a node back."""
+
+
+def member_name(place_name: str, rank: int) -> str:
+    """The name of a node agent among those of all allocations; `place_name` is its allocation's, with the restart."""
+    return f"{place_name}:{rank}"
+
+
+def place_of(member: str) -> str:
+    """The allocation and restart in a member's name."""
+    return member.rpartition(":")[0]
 
 
 @dataclass

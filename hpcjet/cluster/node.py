@@ -1,9 +1,11 @@
 """The node agent: what Slurm, or submitit on this machine, starts once on every node.
 
 It finds out whether it is the head or a worker, starts Ray and the workload, and ends them. Stand-alone templates start
-it as `srun python -m hpcjet.cluster.node RUN/plan.json`.
+it as `srun python -m hpcjet.cluster.node RUN/plan.json`; on the nodes of a worker allocation it is started with
+`--worker GROUP`, and is no head whatever its rank.
 """
 
+import argparse
 import json
 import logging
 import os
@@ -20,19 +22,22 @@ from typing import TYPE_CHECKING
 
 from hpcjet.cluster.cgroup import kernel_limits
 from hpcjet.cluster.child import adopt_orphans, end_orphans
-from hpcjet.cluster.ending import End, final_state, queue_again, until_stop_s
+from hpcjet.cluster.ending import End, final_state, queue_again, stop_at, until_stop_s
 from hpcjet.cluster.events import Event, Events
+from hpcjet.cluster.guest import Guest
 from hpcjet.cluster.head import Head
+from hpcjet.cluster.members import member_name
 from hpcjet.cluster.place import GIB, Place, available_memory, local_place, slurm_place
 from hpcjet.cluster.rendezvous import exit_file
 from hpcjet.cluster.signals import Interrupted, signals_ignored, signals_raise
 from hpcjet.cluster.site import Site, prepared_site
 from hpcjet.cluster.state import REQUEUED, Phase, RunState, read_state, write_state
 from hpcjet.cluster.worker import Worker
-from hpcjet.errors import EXIT_CLUSTER, EXIT_INTERRUPTED, BootstrapError, HpcjetError
-from hpcjet.plan import Plan, read_plan
+from hpcjet.errors import EXIT_CLUSTER, EXIT_INTERRUPTED, EXIT_OK, BootstrapError, HpcjetError
+from hpcjet.plan import NodeGroup, Plan, read_plan
 from hpcjet.rundir import atomic_write, path_name
 from hpcjet.runlock import RunLock
+from hpcjet.slurm.allocations import cancel_allocations
 from hpcjet.slurm.nodelist import expand
 from hpcjet.slurm.requeue import element_id
 from hpcjet.slurm.submission import Submission
@@ -45,14 +50,14 @@ _log = logging.getLogger(__name__)
 
 
 class NodeAgent:
-    """The callable that submitit pickles: it knows nothing but where the plan is."""
+    """The callable that submitit pickles: it knows where the plan is, and the group in a worker allocation."""
 
-    def __init__(self, plan: Path) -> None:
-        self.plan = plan
+    def __init__(self, plan: Path, group: str | None = None) -> None:
+        self.plan, self.group = plan, group
 
     def __call__(self) -> int:
         # SystemExit, not a return value: the job must end with the run's exit code.
-        sys.exit(run_agent(self.plan))
+        sys.exit(run_agent(self.plan, self.group))
 
     def checkpoint(self) -> "DelayedSubmission":
         """submitit's hook, for a warning that comes before `run_agent` listens: nothing is begun, so begin again."""
@@ -61,21 +66,23 @@ class NodeAgent:
         return DelayedSubmission(self)
 
 
-def run_agent(plan_file: Path) -> int:
-    """Run this node's part of a plan; returns the exit code of the run."""
+def run_agent(plan_file: Path, group: str | None = None) -> int:
+    """Run this node's part of a plan; returns the exit code of the run, or of this node in a worker allocation."""
     started = time.time()
     plan = read_plan(plan_file.read_text())
     try:
         hosts = _hosts(plan)
-        place = _place(plan, hosts)
+        place = _place(plan, hosts, plan.groups[0] if group is None else plan.group(group))
     except HpcjetError as error:
-        return _out_of_place(plan, error)
+        return _out_of_place(plan, error, is_worker=group is not None)
     _log_to(plan.run.node_log(place.allocation, restart=place.restart, node=path_name(place.host)))
     _log.info("node %d of %d: %s, %d CPUs, %d GPUs", place.rank, place.num_nodes, place.host, place.cpus, place.gpus)
     for warning in place.warnings:
         _log.warning("%s", warning)
     adopt_orphans()
     _raise_file_limit()
+    if group is not None:
+        return _guest(plan, place, plan.group(group), started)
     if place.is_head:
         over = _over_before(plan, place)
         return _head(plan, place, hosts, started) if over is None else over
@@ -86,21 +93,39 @@ def _head(plan: Plan, place: Place, hosts: list[str], started: float) -> int:
     exit_file(plan.run, os.environ).unlink(missing_ok=True)
     events = Events(plan.run.events, allocation=place.allocation, restart=place.restart)
     _note_start(plan, place, events, started)
-    events.note(Event.agent_up, at=started, host=hosts[0], rank=0)
+    member = {"member": member_name(place.name, 0), "group": plan.group_of(0).name, "job": place.allocation}
+    events.note(Event.agent_up, at=started, host=hosts[0], rank=0, **member)
+
+    stop = stop_at(plan, place, started=started)
 
     def work(site: Site) -> int:
+        check_nodes(plan, place)
         _write_submission(plan)
         write_state(plan.run.state, RunState(Phase.running, allocation=place.allocation, started=started))
-        return Head(site, hosts, events).run()
+        return Head(site, hosts, events, stop_at=stop).run()
 
-    end = _run(plan, place, work, delay_s=lambda number: until_stop_s(plan, number))
+    end = _run(plan, place, work, delay_s=lambda number: until_stop_s(plan, number, stop))
     with signals_ignored(signal.SIGTERM, signal.SIGUSR2):
         state = final_state(plan, place, end, events, started=started)
         _log.info("ends with %d%s", end.code, f": {state.reason}" if state.reason else "")
         _last_words(plan, state, events)
         if state.then == REQUEUED:
             queue_again(plan, state, events)
+        elif not state.then:
+            end_worker_allocations(plan)
     return end.code
+
+
+def end_worker_allocations(plan: Plan) -> None:
+    """Those that still wait in the queue: nobody would let them join any more. Those that run end by themselves."""
+    if not plan.worker_groups:
+        return
+    try:
+        cancelled = cancel_allocations(plan.run, queued_only=True)
+    except (HpcjetError, OSError) as error:
+        _log.warning("worker allocations may still be in the queue: %s", error)
+    else:
+        _log.info("cancelled %d worker allocations that were in the queue", len(cancelled))
 
 
 def _over_before(plan: Plan, place: Place) -> int | None:
@@ -136,10 +161,10 @@ def _raise_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def _out_of_place(plan: Plan, error: HpcjetError) -> int:
+def _out_of_place(plan: Plan, error: HpcjetError, *, is_worker: bool) -> int:
     """The variables of this step are not what a node agent can work with; the first task says it for all."""
     print(f"hpcjet: {error}", file=sys.stderr, flush=True)
-    if os.environ.get("SLURM_PROCID", "0") == "0":
+    if not is_worker and os.environ.get("SLURM_PROCID", "0") == "0":
         write_state(plan.run.state, RunState(Phase.failed, exit_code=error.exit_code, reason=str(error)))
         atomic_write(exit_file(plan.run, os.environ), str(error.exit_code))
     return error.exit_code
@@ -150,6 +175,7 @@ def _worker(plan: Plan, place: Place, started: float) -> int:
     workers: list[Worker] = []
 
     def work(site: Site) -> int:
+        check_nodes(plan, place)
         workers.append(Worker(site, started=started))
         return workers[0].run()
 
@@ -163,10 +189,21 @@ def _worker(plan: Plan, place: Place, started: float) -> int:
     return end.code
 
 
+def _guest(plan: Plan, place: Place, group: NodeGroup, started: float) -> int:
+    guests: list[Guest] = []
+
+    def work(site: Site) -> int:
+        guests.append(Guest(site, group, started=started))
+        return guests[0].run()
+
+    end = _run(plan, place, work, delay_s=lambda number: guests[0].patience_s(number) if guests else 0.0)
+    _log.info("ends with %d%s", end.code, f": {end.reason}" if end.reason else "")
+    return EXIT_OK if end.signal == "SIGUSR2" else end.code
+
+
 def _run(plan: Plan, place: Place, work: Callable[[Site], int], *, delay_s: Callable[[int], float]) -> End:
     """Do this node's part, with every kind of end turned into a code and a reason; nothing that it started is left."""
     try:
-        check_nodes(plan, place)
         with signals_raise(signal.SIGTERM, signal.SIGUSR2, delay_s=delay_s), prepared_site(plan, place) as site:
             return End(work(site))
     except Interrupted as interrupted:
@@ -224,12 +261,11 @@ def _hosts(plan: Plan) -> list[str]:
     return expand(nodes) if nodes and plan.cluster != "local" else [socket.gethostname()]
 
 
-def _place(plan: Plan, hosts: list[str]) -> Place:
+def _place(plan: Plan, hosts: list[str], group: NodeGroup) -> Place:
     host, memory = socket.gethostname(), int(available_memory() * 0.9)
     if plan.cluster != "local":
         limits = kernel_limits()
         return slurm_place(os.environ, host=host, first_host=hosts[0], memory_bytes=memory, limits=limits)
-    group = plan.groups[0]
     return local_place(
         host=host,
         cpus=group.cpus or kernel_limits().cpus or 1,
@@ -249,9 +285,13 @@ def _log_to(file: Path) -> None:
 
 
 def main() -> None:
-    if len(sys.argv) != 2:
-        sys.exit("usage: python -m hpcjet.cluster.node RUN/plan.json (one per node, started by srun)")
-    sys.exit(run_agent(Path(sys.argv[1])))
+    parser = argparse.ArgumentParser(
+        prog="python -m hpcjet.cluster.node", description="One per node, started by srun.", allow_abbrev=False
+    )
+    parser.add_argument("plan", type=Path, metavar="RUN/plan.json")
+    parser.add_argument("--worker", metavar="GROUP", help="on a node of a worker allocation of this group")
+    given = parser.parse_args()
+    sys.exit(run_agent(given.plan, given.worker))
 
 
 if __name__ == "__main__":

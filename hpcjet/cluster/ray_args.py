@@ -1,13 +1,27 @@
 """The arguments of `ray start` for a head and for a worker."""
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from hpcjet.cluster.place import GIB, Place
 from hpcjet.cluster.ports import PortBlock
+from hpcjet.cluster.roster import GROUP_LABEL, MEMBER_LABEL
 from hpcjet.errors import BootstrapError
 
+NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
-def head_args(place: Place, *, address: str, ports: PortBlock, temp_dir: Path, object_store_bytes: int) -> list[str]:
+
+def head_args(
+    place: Place,
+    *,
+    address: str,
+    ports: PortBlock,
+    temp_dir: Path,
+    object_store_bytes: int,
+    labels: Mapping[str, str] = NO_LABELS,
+) -> list[str]:
     """For the first node: no dashboard, no autoscaler, every port ours."""
     return [
         "--head",
@@ -16,15 +30,32 @@ def head_args(place: Place, *, address: str, ports: PortBlock, temp_dir: Path, o
         f"--dashboard-port={ports.dashboard}",
         f"--ray-client-server-port={ports.client}",
         "--no-monitor",
-        *_common(place, address, ports, temp_dir, object_store_bytes),
+        *_common(place, address, ports, temp_dir, object_store_bytes, labels),
     ]
 
 
 def worker_args(
-    place: Place, *, head: str, address: str, ports: PortBlock, temp_dir: Path, object_store_bytes: int
+    place: Place,
+    *,
+    head: str,
+    address: str,
+    ports: PortBlock,
+    temp_dir: Path,
+    object_store_bytes: int,
+    labels: Mapping[str, str] = NO_LABELS,
 ) -> list[str]:
     """For every other node; `head` is host:port of the head's GCS."""
-    return [f"--address={head}", *_common(place, address, ports, temp_dir, object_store_bytes)]
+    return [f"--address={head}", *_common(place, address, ports, temp_dir, object_store_bytes, labels)]
+
+
+def member_labels(member: str, group: str) -> dict[str, str]:
+    """The labels of a node in Ray: which node agent it belongs to, and which group of nodes."""
+    return {MEMBER_LABEL: label_value(member), GROUP_LABEL: label_value(group)}
+
+
+def label_value(text: str) -> str:
+    """As Ray takes it: letters, digits, dot, dash and underscore, at most 63, none but the first two at an end."""
+    return re.sub(r"[^A-Za-z0-9_.-]", ".", text)[:63].strip("._-")
 
 
 LEAST_STORE = 80 * 1024**2
@@ -70,8 +101,11 @@ def _mib(size: int) -> int:
     return size // 1024**2
 
 
-def _common(place: Place, address: str, ports: PortBlock, temp_dir: Path, object_store: int) -> list[str]:
+def _common(
+    place: Place, address: str, ports: PortBlock, temp_dir: Path, object_store: int, labels: Mapping[str, str]
+) -> list[str]:
     return [
+        *([f"--labels={','.join(f'{key}={value}' for key, value in labels.items())}"] if labels else []),
         f"--node-ip-address={address}",
         f"--node-manager-port={ports.node_manager}",
         f"--object-manager-port={ports.object_manager}",

@@ -8,15 +8,66 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcjet.cluster.place import Place
 from hpcjet.errors import BootstrapError
 from hpcjet.rundir import RunDir, atomic_write
 
 HEAD = "head.json"
 """Where the head's node agent listens; facts: addresses, port."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pointer:
+    """Where the head of a run is now, for the nodes of other allocations: head.json in the run directory."""
+
+    allocation: str
+    restart: int
+    addresses: list[str]
+    port: int
+    secret: str
+    """The name of the secret by which it knows its workers."""
+    started: float
+    """Unix seconds."""
+
+    @property
+    def place_name(self) -> str:
+        return f"{self.allocation}-{self.restart}"
+
+
+def leave_pointer(run: RunDir, place: Place, addresses: list[str], port: int, *, secret: str) -> None:
+    """Tell where this head is, instead of any before it."""
+    pointer = Pointer(
+        allocation=place.allocation,
+        restart=place.restart,
+        addresses=addresses,
+        port=port,
+        secret=secret,
+        started=time.time(),
+    )
+    atomic_write(run.head, json.dumps(asdict(pointer)))
+
+
+def take_pointer_away(run: RunDir, place: Place) -> None:
+    """Unless another head has left its own."""
+    pointer = read_pointer(run)
+    if pointer and pointer.place_name == place.name:
+        run.head.unlink(missing_ok=True)
+
+
+def read_pointer(run: RunDir) -> Pointer | None:
+    """Where the head is, or None. Anything but a pointer there counts as none."""
+    try:
+        if run.head not in run.path.iterdir():
+            return None
+        pointer = Pointer(**json.loads(run.head.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+    kinds = isinstance(pointer.port, int) and isinstance(pointer.addresses, list) and isinstance(pointer.secret, str)
+    return pointer if kinds else None
 
 
 def exit_file(run: RunDir, env: Mapping[str, str]) -> Path:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,9 @@ from hpcjet.rundir import RunDir, path_name
 from hpcjet.sandbox.scratch import remove_tree
 
 RAY_TOKEN = "ray-token"
-"""The secret of a run with which Ray's parts know each other."""
+"""The secret of a run, from its launch on. Its engines' keys are made of it."""
+TOKEN_FILE = "RAY_AUTH_TOKEN_PATH"
+"""The variable that tells Ray where the secret is by which its parts, and the node agents, know each other."""
 
 INHERITED_COUNTS = ("SLURM_CPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_NODE")
 """A program that calls srun inside the job would clash with these."""
@@ -40,8 +43,8 @@ class Site:
 
     @property
     def secret(self) -> str:
-        """What the parts of this run know each other by."""
-        return self.plan.run.secret(RAY_TOKEN).read_text()
+        """What the parts of this run know each other by. Raises FileNotFoundError if the head is of another start."""
+        return Path(self.env[TOKEN_FILE]).read_text()
 
     @property
     def has_ended(self) -> bool:
@@ -67,6 +70,29 @@ class Site:
     def log(self, part: str, *, host: str | None = None) -> Path:
         """The log of one part on this node, or on another of the allocation."""
         return self.logs / f"{path_name(host or self.place.host)}.{part}.log"
+
+
+def token_name(place: Place) -> str:
+    """The secret of one start of the head: after a requeue nobody knows the next one's."""
+    return f"{RAY_TOKEN}-{place.name}"
+
+
+def renewed_token(site: Site) -> list[str]:
+    """Write the secret of this start; returns those of earlier ones, newest last, which are removed."""
+    run, name = site.plan.run, token_name(site.place)
+    old = [each for each in run.secret(name).parent.glob(f"{RAY_TOKEN}-*") if each.name != run.secret(name).name]
+    old.sort(key=lambda file: file.stat().st_mtime)
+    earlier = [file.read_text() for file in old]
+    run.write_secret(name, secrets.token_urlsafe(32))
+    for file in old:
+        file.unlink(missing_ok=True)
+    return earlier
+
+
+def ends_at(env: Mapping[str, str]) -> float | None:
+    """When this allocation ends, in Unix seconds, where Slurm's variables tell."""
+    text = env.get("SLURM_JOB_END_TIME", "")
+    return float(text) if text.isdigit() and int(text) else None
 
 
 def logs_here(run: RunDir) -> Path:
@@ -109,7 +135,7 @@ def node_environment(plan: Plan, place: Place, env: Mapping[str, str]) -> dict[s
         "RAY_worker_register_timeout_seconds": str(patience_s),
     }
     own = {
-        "RAY_AUTH_TOKEN_PATH": str(plan.run.secret(RAY_TOKEN)),
+        TOKEN_FILE: str(plan.run.secret(token_name(place))),
         "HPCJET_RUN_DIR": plan.run_dir,
         "HPCJET_ALLOCATION": place.allocation,
         "HPCJET_RESTART": str(place.restart),

@@ -190,7 +190,8 @@ def test_the_environment_of_a_node(tmp_path: Path) -> None:
     assert env["RAY_task_retry_delay_ms"] == "7", "what the user set is kept"
     assert env["CUDA_VISIBLE_DEVICES"] == "" and env["RAY_AUTH_MODE"] == "token"
     assert (env["HPCJET_RUN_DIR"], env["HPCJET_RESTART"]) == (plan.run_dir, "0")
-    assert env["RAY_AUTH_TOKEN_PATH"] == str(plan.run.secret("ray-token")), "where it is, never what it is"
+    token = plan.run.secret(f"ray-token-{place.name}")
+    assert env["RAY_AUTH_TOKEN_PATH"] == str(token), "where it is, never what it is"
 
 
 def test_a_site_is_private_and_leaves_no_temp_folder(tmp_path: Path) -> None:
