@@ -80,7 +80,7 @@ def test_a_result_that_is_none_is_refused_at_once(script: str, usual: Field) -> 
         for name in ("report", "sub/secret"):
             with pytest.raises(RuntimeError, match=r"not a plain file|larger than|FileNotFoundError"):
                 usual.ask("read_back", folder=upper, name=name).result(20)
-        assert time.monotonic() - begin < 2
+        assert time.monotonic() - begin < 10
     finally:
         usual.ask("close", box=box).result(30)
 
