@@ -21,7 +21,7 @@ LAYERS = [
     {"elastic"},
     {"tasks"},
     {"engine", "learner"},
-    {"workload", "noop", "command", "doctor", "serve", "swe", "swarm"},
+    {"workload", "noop", "command", "doctor", "serve", "ledger", "swe", "swarm"},
     {"drive", "lab"},
     {"preflight", "provenance", "snapshot", "start", "live", "follow", "dryrun", "outcome", "timeline"},
     {"sweep"},
