@@ -17,12 +17,13 @@ from hpcjet.cluster.output import Output
 from hpcjet.cluster.signals import Interrupted, signals_raise
 from hpcjet.cluster.state import ASK, REQUEUED, RESUBMIT, Phase, RunState, read_state
 from hpcjet.elastic.login import LoginKeeper
-from hpcjet.errors import EXIT_CLUSTER, EXIT_INTERRUPTED
+from hpcjet.errors import EXIT_CLUSTER, EXIT_INTERRUPTED, ConfigError
 from hpcjet.live import AT_WORK, Display
 from hpcjet.rundir import RunDir
+from hpcjet.slurm.counts import Counts
 from hpcjet.slurm.query import JobState, Stage
-from hpcjet.slurm.submission import Submission, cancel, submission_state
-from hpcjet.start import read_submission, resume, stored_plan
+from hpcjet.slurm.submission import Submission, submission_state
+from hpcjet.start import cancel_run, read_submission, resume, stored_plan
 
 REQUEUE_S = 20.0
 """For Slurm to end a job that was interrupted, or to queue it again."""
@@ -76,9 +77,11 @@ def _wants_another_job(state: RunState, submission: Submission) -> bool:
 def _watch(run: RunDir, submission: Submission, console: Console) -> RunState:
     pause_s, lost_since = 0.2, None
     output = _output(run, submission) if _runs_a_program(run) else None
-    with Display(console) as display, contextlib.closing(LoginKeeper(stored_plan(run))) as groups:
+    workers = Counts(run)
+    with Display(console) as display, _keeper(run) as groups:
         while True:
-            groups.keep()
+            if groups:
+                groups.keep()
             state = read_state(run.state)
             _pass_on(output, display)
             if state and state.final and not _comes_back(run, state, submission):
@@ -92,9 +95,18 @@ def _watch(run: RunDir, submission: Submission, console: Console) -> RunState:
                 lost_since = lost_since or time.monotonic()
                 if time.monotonic() - lost_since > 5:
                     return _vanished(run, submission, job)
-            display.show(_text(run, state, job, at_work=bool(output and output.found)))
+            text = _text(run, state, job, at_work=bool(output and output.found))
+            more = "" if text == AT_WORK else workers.text()
+            display.show(f"{text}; {more}" if more else text)
             _pass_on_for(pause_s, output, display)
             pause_s = min(pause_s * 1.3, 2.0 if submission.cluster == "slurm" else 0.5)
+
+
+def _keeper(run: RunDir) -> "contextlib.AbstractContextManager[LoginKeeper | None]":
+    """What keeps the groups at their sizes where the head has no sbatch; nothing for a folder without a plan."""
+    with contextlib.suppress(ConfigError):
+        return contextlib.closing(LoginKeeper(stored_plan(run)))
+    return contextlib.nullcontext()
 
 
 def _runs_a_program(run: RunDir) -> bool:
@@ -232,7 +244,7 @@ def _leave_or_cancel(run: RunDir, submission: Submission, console: Console, *, a
         with contextlib.suppress(EOFError, KeyboardInterrupt):
             answer = console.input("Leave the run going, or cancel it? \\[L/c] ")
             if answer.strip().lower().startswith("c"):
-                cancel(submission)
+                cancel_run(run, submission)
                 console.print("cancelled; what is recorded stays, hpcjet resume goes on from there")
                 return EXIT_INTERRUPTED
     console.print("The run goes on. Come back with:", highlight=False)

@@ -1,10 +1,12 @@
 """Bring a run on its way: write its directory, submit its node agent."""
 
 import json
+import logging
 import os
 import secrets
 import shlex
 import sys
+import time
 from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
@@ -28,13 +30,18 @@ from hpcjet.plan import Plan, make_plan, read_plan
 from hpcjet.preflight import become_lab_user, check_slurm, find_lab
 from hpcjet.rundir import RunDir, atomic_write, new_run_dir, new_short_id
 from hpcjet.runlock import Owner, RunLock
+from hpcjet.slurm.allocations import Allocation, allocations, cancel_allocations, living, submit_initial
 from hpcjet.slurm.query import Stage, job_state
-from hpcjet.slurm.submission import Submission, submission_state
+from hpcjet.slurm.submission import Submission, cancel, submission_state
 from hpcjet.slurm.submit import interpreter, submit
 from hpcjet.snapshot import Snapshot, take
 
 if TYPE_CHECKING:
     from hpcjet.tasks.task import Task
+
+LATE_SUBMISSION_S = 10.0
+"""For a submission that is under way while its run is cancelled."""
+_log = logging.getLogger(__name__)
 
 
 def prepared_run(config: LaunchConfig) -> RunDir:
@@ -108,7 +115,10 @@ def keep_provenance(run: RunDir) -> None:
 
 
 def resume(run: RunDir) -> Submission:
-    """Submit a run again; what is recorded is not done again. Raises BusyError while another launch works on it."""
+    """Submit a run again; what is recorded is not done again. Raises BusyError while another launch works on it.
+
+    Worker allocations that still live wait for the new head, and are counted among those that are submitted.
+    """
     config = stored_config(run)
     find_lab(config)
     become_lab_user(config)
@@ -195,7 +205,30 @@ def _submit(config: LaunchConfig, run: RunDir) -> Submission:
             write_state(run.state, RunState(Phase.failed, exit_code=error.exit_code, reason=str(error)))
             raise
         atomic_write(run.submission, json.dumps(asdict(submission)))
+    for fault in submit_initial(plan, config):
+        _log.warning("%s; the run tries again once it has begun", fault)
     return submission
+
+
+def cancel_run(run: RunDir, submission: Submission) -> list[Allocation]:
+    """End a run: the job with its head, then all worker allocations; returns those. Raises SubmitError.
+
+    The head first: it would ask for others in their place. One that is being submitted just then is awaited.
+    """
+    fault = None
+    try:
+        cancel(submission)
+    except SubmitError as error:
+        fault = error
+    ended = cancel_allocations(run)
+    deadline = time.monotonic() + LATE_SUBMISSION_S
+    while any(not each.job_id and not each.ended for each in allocations(run)) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    if late := [each for each, _ in living(run) if each.job_id and each.name not in {one.name for one in ended}]:
+        ended += [each for each in cancel_allocations(run) if each in late]
+    if fault and not ended:
+        raise fault
+    return ended
 
 
 def _write(config: LaunchConfig, run: RunDir) -> Plan:

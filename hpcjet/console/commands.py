@@ -29,6 +29,7 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     logs = _add(commands, "logs", _logs, "the end of each log of a run")
     logs.add_argument("-f", "--follow", action="store_true", help="go on with what is added, until the run ends")
     logs.add_argument("--node", metavar="NAME", help="only of this node")
+    logs.add_argument("--group", metavar="NAME", help="only of the worker allocations of this group")
     logs.add_argument("--restart", type=int, metavar="K", help="only of the Kth restart; 0 is the first start")
     logs.add_argument("--lines", type=int, default=20, metavar="N", help="lines of each file (default 20)")
     _add(commands, "cancel", _cancel, "end a run, or a sweep; what is recorded stays")
@@ -119,19 +120,20 @@ def _follow(run: RunDir) -> int:
 
 
 def _logs(arguments: argparse.Namespace) -> int:
+    from hpcjet.console.allocations import labels
     from hpcjet.console.logs import follow_files, log_files, print_ends
 
     run = _find(arguments)
 
     def files() -> list[Path]:
-        return log_files(run, node=arguments.node, restart=arguments.restart)
+        return log_files(run, node=arguments.node, restart=arguments.restart, group=arguments.group)
 
     if arguments.json:
         print(json.dumps([str(file) for file in files()], indent=2))
     elif arguments.follow:
         follow_files(files, lambda: _is_over(run))
     elif found := files():
-        print_ends(found, arguments.lines)
+        print_ends(found, arguments.lines, labels=labels(run))
     else:
         print(f"no logs yet in {run}")
     return EXIT_OK
@@ -146,8 +148,7 @@ def _is_over(run: RunDir) -> bool:
 
 def _cancel(arguments: argparse.Namespace) -> int:
     from hpcjet.preflight import find_lab
-    from hpcjet.slurm.submission import cancel
-    from hpcjet.start import read_submission, stored_config
+    from hpcjet.start import cancel_run, read_submission, stored_config
     from hpcjet.sweep.command import cancel_sweep, sweep_of
 
     if sweep := sweep_of(arguments.run, arguments.root):
@@ -161,11 +162,13 @@ def _cancel(arguments: argparse.Namespace) -> int:
     if submission is None:
         raise ConfigError(f"{run} was never submitted: there is nothing to cancel")
     find_lab(stored_config(run))
-    cancel(submission)
+    workers = cancel_run(run, submission)
     if arguments.json:
-        print(json.dumps({"run": str(run.path), "cancelled": submission.job_id}))
+        told = {"run": str(run.path), "cancelled": submission.job_id, "workers": [each.job_id for each in workers]}
+        print(json.dumps(told))
     else:
-        print(f"cancelled; go on with: hpcjet resume {run}")
+        also = f", with {len(workers)} worker allocations" if workers else ""
+        print(f"cancelled{also}; go on with: hpcjet resume {run}")
     return EXIT_OK
 
 
@@ -187,6 +190,7 @@ def _report(arguments: argparse.Namespace) -> int:
 
     from hpcjet.config.exp import SweConfig
     from hpcjet.console.efficiency import lines
+    from hpcjet.console.use import use_lines
     from hpcjet.outcome import print_outcome
     from hpcjet.start import stored_config
 
@@ -200,9 +204,12 @@ def _report(arguments: argparse.Namespace) -> int:
 
         write_reports(run)
     print_outcome(run, Console())
-    if found := _efficiency(run):
+    found, used = _efficiency(run), use_lines(run)
+    if found:
         print("\nuse of the nodes", *(f"  {line}" for line in lines(found)), sep="\n")
-    elif not about_tasks:
+    if used:
+        print("\ntime of the nodes", *(f"  {line}" for line in used), sep="\n")
+    if not (found or used or about_tasks):
         print(f"{run}: nothing to report beyond hpcjet status")
     return EXIT_OK
 
@@ -210,13 +217,15 @@ def _report(arguments: argparse.Namespace) -> int:
 def _report_facts(run: RunDir, *, about_tasks: bool) -> dict[str, object]:
     from dataclasses import asdict
 
+    from hpcjet.console.use import use_facts
+
     facts: dict[str, object] = {}
     if about_tasks:
         from hpcjet.swe.report import summarise_run
 
         facts = dict(summarise_run(run)[0].to_json())
     found = _efficiency(run)
-    return {**facts, "efficiency": asdict(found) if found else None}
+    return {**facts, "efficiency": asdict(found) if found else None, "ledger": use_facts(run)}
 
 
 def _efficiency(run: RunDir) -> "Efficiency | None":

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from hpcjet.cluster.state import Phase, read_state
 from hpcjet.rundir import RunDir, runs
+from hpcjet.slurm.allocations import Allocation, allocations
 from hpcjet.slurm.query import Stage, job_states
 from hpcjet.slurm.submission import submission_state
 from hpcjet.start import read_submission
@@ -31,6 +32,8 @@ class Row:
     exit_code: int | None
     reason: str
     launched: float
+    workers: int = 0
+    """Worker allocations that are queued or run."""
 
 
 def rows(root: Path, *, exps: Sequence[str], states: Sequence[str], most: int | None) -> list[Row]:
@@ -51,7 +54,9 @@ def print_rows(listed: Sequence[Row], console: Console, *, now: float) -> None:
     """A table; without a terminal the same columns, whole, separated by tabs."""
     if not console.is_terminal:
         for row in listed:
-            print(f"{row.exp}/{row.run}\t{row.state}\t{row.job}\t{_age(now - row.launched)}\t{_first_line(row.reason)}")
+            print(
+                f"{row.exp}/{row.run}\t{row.state}\t{_jobs(row)}\t{_age(now - row.launched)}\t{_first_line(row.reason)}"
+            )
         return
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in ("run", "state", "job", "age"):
@@ -60,7 +65,7 @@ def print_rows(listed: Sequence[Row], console: Console, *, now: float) -> None:
     for row in listed:
         colour = COLOURS.get(row.state, "")
         state = f"[{colour}]{row.state}[/]" if colour else row.state
-        table.add_row(f"{row.exp}/{row.run}", state, row.job, _age(now - row.launched), _first_line(row.reason))
+        table.add_row(f"{row.exp}/{row.run}", state, _jobs(row), _age(now - row.launched), _first_line(row.reason))
     console.print(table)
 
 
@@ -77,7 +82,10 @@ def _read(batch: Sequence[RunDir]) -> list[Row]:
         if submission and submission.cluster == "slurm" and not (state and state.final)
     ]
     since = {each.key: each.submitted for each in asked if each.submitted is not None}
-    jobs = job_states([each.key for each in asked], submitted=since) if asked else {}
+    workers = {run: _may_live(run) for run, _, _ in recorded}
+    since |= {each.key: each.submitted for listed in workers.values() for each in listed}
+    keys = [*(each.key for each in asked), *(each.key for listed in workers.values() for each in listed)]
+    jobs = job_states(keys, submitted=since) if keys else {}
     found = []
     for run, state, submission in recorded:
         word, reason = (state.phase.value, state.reason) if state else ("prepared", "")
@@ -89,8 +97,18 @@ def _read(batch: Sequence[RunDir]) -> list[Row]:
                 word, reason = "lost", f"its job ended ({job.state}) without a word"
         job_id = submission.job_id if submission and submission.cluster == "slurm" else ""
         code = state.exit_code if state else None
-        found.append(Row(run.path.name, run.path.parent.name, word, job_id, code, reason, _launched(run)))
+        alive = sum(jobs[each.key].stage is not Stage.ended for each in workers[run])
+        found.append(Row(run.path.name, run.path.parent.name, word, job_id, code, reason, _launched(run), alive))
     return found
+
+
+def _may_live(run: RunDir) -> list[Allocation]:
+    """The worker allocations of a run that are not known to have ended."""
+    return [each for each in allocations(run) if each.job_id and not each.ended]
+
+
+def _jobs(row: Row) -> str:
+    return f"{row.job} +{row.workers}" if row.workers else row.job
 
 
 def _launched(run: RunDir) -> float:

@@ -4,23 +4,30 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcjet.cluster.child import tail
 from hpcjet.errors import ConfigError
 from hpcjet.rundir import RunDir, path_name
+from hpcjet.slurm.allocations import allocations
+from hpcjet.slurm.jobid import job_of
 
 POLL_S = 0.3
 
 
-def log_files(run: RunDir, *, node: str | None = None, restart: int | None = None) -> list[Path]:
-    """The logs of a run, oldest change first; of one node, or of one restart of its allocation, if asked.
+def log_files(
+    run: RunDir, *, node: str | None = None, restart: int | None = None, group: str | None = None
+) -> list[Path]:
+    """The logs of a run, oldest change first; of one node, one restart, or one group's worker allocations, if asked.
 
-    Raises ConfigError naming those that there are if the node or the restart has none.
+    Raises ConfigError naming those that there are if the node, the restart or the group has none.
     """
     folders = sorted(run.path.glob("logs/*-*"))
+    jobs = None if group is None else _jobs(run, group)
+    if jobs is not None:
+        folders = [folder for folder in folders if folder.name.rpartition("-")[0] in jobs]
     if restart is not None:
         folders = [folder for folder in folders if folder.name.endswith(f"-{restart}")]
         if not folders:
@@ -32,15 +39,18 @@ def log_files(run: RunDir, *, node: str | None = None, restart: int | None = Non
         if not files:
             raise ConfigError(f"--node {node}: it has no logs here; choose one of {', '.join(nodes) or 'none yet'}")
     elif restart is None:
-        files += run.submit_folder.glob("*_log.*")
+        outputs = run.submit_folder.glob("*_log.*")
+        files += [file for file in outputs if jobs is None or job_of(file.name) in jobs]
     return sorted(files, key=_changed)
 
 
-def print_ends(files: Sequence[Path], lines: int) -> None:
-    """The last lines of each file."""
+def print_ends(files: Sequence[Path], lines: int, *, labels: Mapping[str, str]) -> None:
+    """The last lines of each file; `labels`: job -> what it is to the run, where that is no matter of course."""
     for file in files:
         when = time.strftime("%H:%M:%S", time.localtime(_changed(file)))
-        print(f"==> {file} ({when})\n{tail(file, lines)}\n")
+        job = file.parent.name.rpartition("-")[0] or job_of(file.name)
+        also = f"{labels[job]}, " if job in labels else ""
+        print(f"==> {file} ({also}{when})\n{tail(file, lines)}\n")
 
 
 def follow_files(list_files: Callable[[], Sequence[Path]], is_over: Callable[[], bool]) -> None:
@@ -100,6 +110,15 @@ def _changed(file: Path) -> float:
         return file.stat().st_mtime
     except OSError:
         return 0.0
+
+
+def _jobs(run: RunDir, group: str) -> set[str]:
+    """The jobs of a group's worker allocations."""
+    there = allocations(run)
+    if jobs := {each.job_id for each in there if each.group == group}:
+        return jobs
+    names = ", ".join(sorted({each.group for each in there})) or "none yet"
+    raise ConfigError(f"--group {group}: it has no worker allocations; those that have: {names}")
 
 
 def _restarts(run: RunDir) -> str:

@@ -10,7 +10,10 @@ from rich.console import Console
 
 from hpcjet.cluster.events import Event, read_events
 from hpcjet.cluster.state import RunState, read_state
+from hpcjet.console.allocations import Listed, lines, listed
+from hpcjet.console.allocations import as_json as as_json_allocations
 from hpcjet.console.replicas import print_replicas, read_replicas
+from hpcjet.console.use import use_facts, use_lines
 from hpcjet.errors import ConfigError
 from hpcjet.follow import read_progress, state_text
 from hpcjet.plan import Plan
@@ -32,6 +35,8 @@ class Status:
     state: RunState | None
     job: JobState | None
     """None if the run's last word is its last: then Slurm was not asked."""
+    workers: list[Listed]
+    """Its worker allocations."""
 
 
 def read_status(run: RunDir) -> Status:
@@ -43,7 +48,7 @@ def read_status(run: RunDir) -> Status:
     again = bool(state and state.then) or bool(events and events[-1].event == Event.requeued)
     over = state is not None and state.final and not again
     job = None if over else submission_state(submission)
-    return Status(run, stored_plan(run), submission, state, job)
+    return Status(run, stored_plan(run), submission, state, job, listed(run))
 
 
 def as_json(status: Status) -> str:
@@ -58,8 +63,10 @@ def as_json(status: Status) -> str:
         "slurm": {**asdict(job), "stage": job.stage.value} if job and status.submission.cluster == "slurm" else None,
         "nodes": _nodes(job) or None,
         "time_left_s": _left_s(status, time.time()),
+        "allocations": as_json_allocations(status.workers),
         "progress": read_progress(status.run),
         "engine": read_replicas(status.run),
+        "ledger": use_facts(status.run, now=time.time() if job and job.stage is Stage.running else None),
     }
     return json.dumps(facts, indent=2, default=str)
 
@@ -69,6 +76,8 @@ def print_status(status: Status, console: Console) -> None:
     print(state_text(status.run, status.submission, status.state, status.job))
     if facts := _job_line(status):
         print(facts)
+    for line in lines(status.workers):
+        print(line)
     print_replicas(status.run, console)
     _print_timeline(status, console)
 
@@ -113,7 +122,9 @@ def _print_timeline(status: Status, console: Console) -> None:
     waits = events[-1].event in (Event.requeued, Event.submitted)
     stage = status.job.stage if status.job else Stage.ended
     going_on = stage is not Stage.ended and (stage is not Stage.pending or waits)
-    now, num_nodes = time.time(), status.plan.num_nodes
+    now, num_nodes = time.time(), status.plan.head_nodes
+    if used := use_lines(status.run, now=now if going_on else None, several=True):
+        print("", *used, sep="\n")
     print()
     if console.is_terminal and not console.options.ascii_only:
         console.print(timeline_text(events, now=now, going_on=going_on, num_nodes=num_nodes), soft_wrap=True)

@@ -9,19 +9,22 @@ import stat
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from slurm_stubs import argv, brisk, calls, noted, on_path, stub
 
+from hpcjet import cli, start
 from hpcjet.config.compose import compose
 from hpcjet.config.root import LaunchConfig
+from hpcjet.console.logs import log_files
 from hpcjet.errors import ConfigError, SubmitError
 from hpcjet.plan import Plan, make_plan
 from hpcjet.rundir import RunDir
 from hpcjet.slurm import allocations as module
 from hpcjet.slurm.allocations import (
+    Allocation,
     allocation_states,
     allocations,
     cancel_allocations,
@@ -31,7 +34,9 @@ from hpcjet.slurm.allocations import (
     submit_allocation,
     submit_initial,
 )
+from hpcjet.slurm.counts import Counts
 from hpcjet.slurm.states import Stage
+from hpcjet.slurm.submission import Submission
 
 GROUPS = (
     "+cluster.groups={head: {time_min: 600}, cpu: {nodes: 3, max: 8, nodes_per_job: 2, partition: 'spot,night', "
@@ -209,3 +214,113 @@ def test_a_group_that_slurm_refuses_does_not_stop_the_others(slurm: Path, tmp_pa
     [fault] = submit_initial(plan, config)
     assert fault.startswith("3 nodes of group cpu are not asked for yet: Slurm refused the job")
     assert [each.group for each in allocations(plan.run)] == ["big"]
+
+
+# what people see
+
+
+def submitted(tmp_path: Path, slurm: Path) -> tuple[Plan, LaunchConfig]:
+    """A run whose head is job 100, with three worker allocations."""
+    plan, config = planned(tmp_path / "run")
+    plan.run.plan.write_text(plan.to_json())
+    head = Submission("slurm", "100", token="head", submitted=time.time(), uid=os.getuid())
+    plan.run.submission.write_text(json.dumps(asdict(head)))
+    submit_initial(plan, config)
+    queue(slurm, {"100": "RUNNING", "101": "RUNNING", "102": "PENDING", "103": "COMPLETED"})
+    stub(slurm, "sacct", says="103|COMPLETED|0:0|2026-01-01T00:00:00|2026-01-01T00:00:00|2026-01-01T00:00:00|n1\n")
+    return plan, config
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words)
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_status_lists_the_worker_allocations(slurm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan, _ = submitted(tmp_path, slurm)
+    text = told(capsys, "status", str(plan.run))
+    assert "worker allocations: 1 running, 1 queued, 1 ended\n" in text
+    assert "  cpu-1: 2 nodes, Slurm job 101, running\n  cpu-2: 1 node, Slurm job 102, queued\n" in text
+    facts = json.loads(told(capsys, "status", str(plan.run), "--json"))
+    assert [(each["name"], each["job_id"], each["stage"]) for each in facts["allocations"]] == [
+        ("cpu-1", "101", "running"), ("cpu-2", "102", "pending"), ("big-1", "103", "ended"),
+    ]  # fmt: skip
+    assert "token" not in facts["allocations"][0]
+
+
+def test_cancel_ends_the_head_first_and_then_the_worker_allocations(
+    slurm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan, _ = submitted(tmp_path, slurm)
+    assert "cancelled, with 2 worker allocations; go on with" in told(capsys, "cancel", str(plan.run))
+    assert calls(slurm, "scancel") == [["100"], ["101", "102"]]
+
+
+def test_worker_allocations_are_ended_where_the_head_is_gone_already(
+    slurm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan, _ = submitted(tmp_path, slurm)
+    gone = "[ $1 = 100 ] && { echo 'scancel: error: Invalid job id 100' >&2; exit 1; }"
+    stub(slurm, "scancel", first=f"{noted(slurm, 'scancel')}\n{gone}")
+    assert "with 2 worker allocations" in told(capsys, "cancel", str(plan.run))
+    assert calls(slurm, "scancel") == [["100"], ["101", "102"]]
+
+
+def test_an_allocation_that_is_submitted_while_its_run_is_cancelled_ends_too(
+    slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, _ = submitted(tmp_path, slurm)
+    under_way = module._recorded(plan.run, "cpu", 1)
+
+    def arrives(run: RunDir, **_: object) -> list[Allocation]:
+        monkeypatch.undo()
+        monkeypatch.setenv("PATH", f"{slurm}:{os.environ['PATH']}")
+        module._keep(run, replace(under_way, job_id="104"))
+        queue(slurm, {"100": "CANCELLED", "101": "COMPLETING", "102": "CANCELLED", "104": "PENDING"})
+        return []
+
+    monkeypatch.setattr(start, "cancel_allocations", arrives)
+    head = start.read_submission(plan.run)
+    assert head is not None
+    assert "cpu-3" in [each.name for each in start.cancel_run(plan.run, head)]
+    assert "104" in argv(slurm, "scancel")
+
+
+def test_logs_can_be_those_of_a_group(slurm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan, _ = submitted(tmp_path, slurm)
+    for job, node in (("100", "n1"), ("101", "n2"), ("103", "n3")):
+        log = plan.run.node_log(job, node=node)
+        log.parent.mkdir(parents=True)
+        log.write_text(f"log of {node}\n")
+    plan.run.submit_folder.mkdir()
+    (plan.run.submit_folder / "101_0_log.out").write_text("output of 101\n")
+    text = told(capsys, "logs", str(plan.run))
+    assert text.count("(cpu-1, ") == 2 and text.count("(big-1, ") == 1 and "log of n1" in text
+    text = told(capsys, "logs", str(plan.run), "--group", "cpu")
+    assert "log of n2" in text and "output of 101" in text and "log of n1" not in text and "log of n3" not in text
+    with pytest.raises(ConfigError, match="--group gpu: it has no worker allocations; those that have: big, cpu"):
+        log_files(plan.run, group="gpu")
+
+
+def test_the_list_of_runs_counts_worker_allocations_by_the_same_question(
+    slurm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "runs" / "noop" / "20260102-030405-abcdef"
+    run.parent.mkdir(parents=True)
+    plan, config = planned(run)
+    submit_initial(plan, config)
+    plan.run.submission.write_text(json.dumps(asdict(Submission("slurm", "100", submitted=time.time()))))
+    queue(slurm, {"100": "RUNNING", "101": "RUNNING", "102": "PENDING", "103": "PENDING"})
+    (slurm / "squeue.calls").unlink(missing_ok=True)
+    assert "\t100 +3\t" in told(capsys, "runs", "--root", str(tmp_path / "runs"))
+    assert len(calls(slurm, "squeue")) == 1
+
+
+def test_someone_who_watches_asks_now_and_then(slurm: Path, tmp_path: Path) -> None:
+    plan, _ = submitted(tmp_path, slurm)
+    (slurm / "squeue.calls").unlink(missing_ok=True)
+    watched = Counts(plan.run)
+    assert {watched.text() for _ in range(5)} == {"worker allocations: 1 running, 1 queued"}
+    assert len(calls(slurm, "squeue")) <= 2
