@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hpcjet import cli
 from hpcjet.cluster.state import REQUEUED, Phase, RunState, write_state
 from hpcjet.config.compose import compose
 from hpcjet.config.plain import to_dict
+from hpcjet.config.root import LaunchConfig
 from hpcjet.elastic.wish import Wish, wanted_nodes, wishes, write_wish
 from hpcjet.errors import ConfigError
 from hpcjet.plan import Plan, make_plan
@@ -20,8 +22,13 @@ from hpcjet.rundir import RunDir, atomic_write
 GROUPS = "{head: {nodes: 1}, cpu: {nodes: 2, min: 1, max: 4}, big: {nodes: 4, max: 8, nodes_per_job: 4}}"
 
 
+@cache
+def composed(*words: str) -> LaunchConfig:
+    return compose(["+exp=noop", "cluster=slurm", *words])
+
+
 def made_run(tmp_path: Path, *words: str) -> Plan:
-    config = compose(["+exp=noop", "cluster=slurm", *words])
+    config = composed(*words)
     run = RunDir(tmp_path / "runs" / "noop" / "20260102-000000-abcdef")
     run.path.mkdir(parents=True)
     plan = make_plan(config, run_dir=run, python=sys.executable)

@@ -8,13 +8,15 @@ import sys
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpcjet.config.compose import compose
-from hpcjet.elastic.keeper import NO_SBATCH, SLOW_S, SOON_S, Keeper
+from hpcjet.config.root import LaunchConfig
+from hpcjet.elastic.keeper import NO_SBATCH, SLOW_S, SOON_S, UNTOLD_S, Keeper
 from hpcjet.elastic.login import LoginKeeper
 from hpcjet.elastic.memory import FIRST_LEAD_S, MemoryFile, read_memory
 from hpcjet.elastic.policy import FIRST_PAUSE_S
@@ -32,9 +34,13 @@ WORDS = ["+exp=swe", "cluster=slurm", "cluster.form=jobs"]
 GROUPS = "{head: {nodes: 1, cpus_per_node: 2}, cpu: {nodes: 1, max: 4, cpus_per_node: 2, idle_s: 30}}"
 
 
+@cache
+def composed(*words: str) -> LaunchConfig:
+    return compose([*WORDS, "exp.cpus=1", *words])
+
+
 def made_plan(folder: Path, groups: str = GROUPS, *more: str) -> Plan:
-    config = compose([*WORDS, f"+cluster.groups={groups}", "exp.cpus=1", *more])
-    plan = make_plan(config, run_dir=RunDir(folder), python=sys.executable)
+    plan = make_plan(composed(f"+cluster.groups={groups}", *more), run_dir=RunDir(folder), python=sys.executable)
     folder.mkdir(exist_ok=True)
     plan.run.plan.write_text(plan.to_json())
     return plan
@@ -304,6 +310,18 @@ def test_a_driver_that_has_taken_its_backlog_away_is_done(scene: Scene) -> None:
     scene.plan.run.backlog.unlink()
     scene.pass_s(60)
     assert not scene.slurm.jobs, "nor are there as many as at the start"
+
+
+def test_a_workload_that_tells_of_no_work_has_a_minute_to_leave_a_node(scene: Scene) -> None:
+    scene.members({"member": "101-0:0", "job": "101"})
+    write_wish(scene.plan.run, "cpu", 0)
+    scene.pass_s(2)
+    (drain,) = [each for each in scene.head.words if each["word"] == "drain"]
+    assert drain["by"] == scene.now + UNTOLD_S
+    scene.start()
+    scene.backlog(waiting=9, busy={"101-0:0": 2})
+    scene.pass_s(2)
+    assert "by" not in scene.head.words[-1], "a driver that tells of its work says when it has left"
 
 
 def test_no_more_nodes_than_tasks_that_may_be_at_work_at_once(tmp_path: Path) -> None:
