@@ -14,6 +14,7 @@ from hpcjet.console.allocations import Listed, lines, listed
 from hpcjet.console.allocations import as_json as as_json_allocations
 from hpcjet.console.replicas import print_replicas, read_replicas
 from hpcjet.console.use import use_facts, use_lines
+from hpcjet.elastic.told import elastic_lines
 from hpcjet.errors import ConfigError
 from hpcjet.follow import read_progress, state_text
 from hpcjet.plan import Plan
@@ -76,7 +77,7 @@ def print_status(status: Status, console: Console) -> None:
     print(state_text(status.run, status.submission, status.state, status.job))
     if facts := _job_line(status):
         print(facts)
-    for line in lines(status.workers):
+    for line in [*lines(status.workers), *(elastic_lines(status.plan, now=time.time()) if status.job else [])]:
         print(line)
     print_replicas(status.run, console)
     _print_timeline(status, console)
