@@ -99,7 +99,7 @@ def serving_of(
     serving.start()
     if plan.sidecar:
         node = Child("sidecar", plan.sidecar, env=node_environment(folder), log=logs / "sidecar.log")
-        stack.callback(node.stop, 20)
+        stack.callback(node.stop, 60)
         place = {"rank": 0, "cpus": 2, "gpus": 0, "address": HOST, "head": HOST, "pool_port": ports["pool"]}
         node.say(json.dumps(place))
     return serving, run, ports["engine"]

@@ -11,9 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
+from every_key import EVERY_KEY
 
-from hpcjet.config.engine import SglangConfig
+from hpcjet.config.engine import Recording, SglangConfig
 from hpcjet.engine import sglang
+from hpcjet.engine.gateway.fields import Dialect, amend, taken
 from hpcjet.engine.seat import Seat
 from hpcjet.paths import cache_dir
 
@@ -64,21 +66,7 @@ def parsed(package: Path, python: Path, folder: Path, config: SglangConfig, **pl
 
 def test_every_key_arrives(package: Path, vllm_python: Path, tmp_path: Path) -> None:
     config = SglangConfig(
-        model="/m/M",
-        served_model_name="m",
-        tensor_parallel=4,
-        pipeline_parallel=2,
-        max_model_len=32768,
-        max_num_seqs=64,
-        gpu_memory_utilization=0.8,
-        dtype="bfloat16",
-        quantization="fp8",
-        kv_cache_dtype="fp8_e5m2",
-        tool_call_parser="qwen3_coder",
-        reasoning_parser="qwen3",
-        chat_template=Path("/t/chat.jinja"),
-        enforce_eager=True,
-        trust_remote_code=True,
+        **EVERY_KEY,
         extra_args=["--log-level", "debug"],
     )
     answer = parsed(package, vllm_python, tmp_path, config, num_nodes=2, rank=1, leader="h", leader_port=5)
@@ -126,6 +114,26 @@ def test_the_order_to_change_weights_has_only_what_the_server_takes(package: Pat
     assert (sent["model_path"], sent["weight_version"], sent["abort_all_requests"]) == ("/new", "7", True)
     server = (package / "sglang/srt/entrypoints/http_server.py").read_text()
     assert f'@app.post("{sglang.UPDATE_PATH}")' in server
+
+
+def test_the_names_of_token_ids_are_those_of_the_server(package: Path) -> None:
+    """From its source, as above."""
+    source = ast.parse((package / "sglang/srt/entrypoints/openai/protocol.py").read_text())
+    names = {
+        node.name: {ast.unparse(part.target) for part in node.body if isinstance(part, ast.AnnAssign)}
+        for node in ast.walk(source) if isinstance(node, ast.ClassDef)
+    }  # fmt: skip
+    body = {"messages": [{"role": "user", "content": "hi"}]}
+    for stream in (False, True):
+        asked, _ = amend({**body, "stream": stream}, Recording.logprobs, Dialect.sglang)
+        assert set(asked) <= names["ChatCompletionRequest"], asked
+    whole = {"prompt_token_ids": [1], "response_token_ids": [2], "logprobs": {"content": [{"logprob": -1.0}]}}
+    assert set(whole) <= names["ChatCompletionResponseChoice"]
+    extra = {"input_ids": [1], "output_ids": [[2]]}
+    assert set(extra) <= names["SglExt"] and "sglext" in names["ChatCompletionStreamResponse"]
+    for answer in ({"choices": [whole]}, {"choices": [{"logprobs": whole["logprobs"]}], "sglext": extra}):
+        kept = taken(answer, Recording.logprobs)
+        assert (kept["prompt_ids"], kept["choices"][0]["ids"], kept["choices"][0]["logprobs"]) == ([1], [2], [-1.0])
 
 
 def test_the_least_command_line_is_taken(package: Path, vllm_python: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from every_key import EVERY_KEY
 
 from hpcjet.cluster.child import session_members
 from hpcjet.config.engine import Device, Recording, Stage, VllmConfig
@@ -128,12 +129,14 @@ def test_the_key_is_needed_and_in_no_command_line_and_no_log(running: Running) -
 def test_killed_it_comes_back_and_hanging_it_is_given_up(running: Running) -> None:
     pid = running.engine.pid
     assert pid is not None
-    seen = len(running.changes)
+    seen, segments = len(running.changes), shared_memory_of(pid)
+    assert segments and all(segment.exists() for segment in segments)
     os.kill(pid, signal.SIGKILL)
     running.await_state(ReplicaState.ready, after=seen, within_s=START_S)
     seen_after = [state for state in running.states()[seen:] if state is not ReplicaState.unhealthy]
     assert seen_after == [ReplicaState.restarting, ReplicaState.starting, ReplicaState.ready]
     assert session_members(pid) == [], "the killed engine left processes behind"
+    assert not [segment for segment in segments if segment.exists()], "it left shared memory behind"
     assert running.engine.alive() and running.engine.pid not in (None, pid)
     # Its server still answers; only its core does nothing any more.
     second = running.engine.pid
@@ -145,6 +148,13 @@ def test_killed_it_comes_back_and_hanging_it_is_given_up(running: Running) -> No
     running.await_state(ReplicaState.failed, after=seen, within_s=90)
     assert "hangs" in running.changes[-1].reason and str(running.site.log) in running.changes[-1].reason
     assert not running.engine.alive() and session_members(second) == []
+
+
+def shared_memory_of(session: int) -> set[Path]:
+    """What the processes of a session have in /dev/shm."""
+    lines = [line for pid in session_members(session) for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
+    names = {line.split()[-1] for line in lines if "/dev/shm/" in line and not line.endswith("(deleted)")}
+    return {Path(name) for name in names}
 
 
 def failing(config: VllmConfig, site: EngineSite) -> str:
@@ -220,21 +230,7 @@ print(json.dumps({key: value for key, value in vars(found).items() if value is n
 
 def test_every_key_arrives_in_its_own_parser(vllm_python: Path, tmp_path: Path) -> None:
     config = VllmConfig(
-        model="/m/M",
-        served_model_name="m",
-        tensor_parallel=4,
-        pipeline_parallel=2,
-        max_model_len=32768,
-        max_num_seqs=64,
-        gpu_memory_utilization=0.8,
-        dtype="bfloat16",
-        quantization="fp8",
-        kv_cache_dtype="fp8_e5m2",
-        tool_call_parser="qwen3_coder",
-        reasoning_parser="qwen3",
-        chat_template=Path("/t/chat.jinja"),
-        enforce_eager=True,
-        trust_remote_code=True,
+        **EVERY_KEY,
     )
     place = {"num_nodes": 2, "rank": 1, "leader": "10.0.0.1", "leader_port": 21005}
     seat = Seat(

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from engine_scenes import BROKEN, Scene, after, make_scene, oracle, read, running, sandbox_of
 
+from hpcjet.config.exp import ScaffoldName, SweConfig
 from hpcjet.engine.chat import ChatSettings
 from hpcjet.engine.endpoint import Endpoint
 from hpcjet.engine.session import session_id
@@ -67,7 +68,7 @@ def test_the_known_solution_arrives_in_the_tree(name: str, kind: str, tmp_path: 
     assert (outcome.exit_status, outcome.failure) == ("Submitted", "")
     assert outcome.steps >= 1
     assert outcome.commands_s > 0
-    assert outcome.tokens.get("prompt", 0) > 0 or not get_scaffold(name).needs_endpoint
+    assert outcome.tokens.get("prompt", 0) > 0 or not SweConfig(scaffold=ScaffoldName[name]).wants_engine
     assert trajectory(tmp_path)["info"]["exit_status"] == "Submitted"
     assert not list((tmp_path / "out").glob(".*"))
 

@@ -20,7 +20,6 @@ class MiniScaffold:
     """mini-swe-agent's DefaultAgent, many at a time in the threads of one process."""
 
     name = "mini"
-    needs_endpoint = True
 
     def __init__(self, settings: ScaffoldSettings) -> None:
         self._settings = settings

@@ -19,7 +19,6 @@ class ReferenceScaffold:
     """Plays the reference patch."""
 
     name = "reference"
-    needs_endpoint = False
 
     def __init__(self, settings: ScaffoldSettings) -> None:
         self._settings = settings

@@ -28,7 +28,6 @@ class Scaffold(Protocol):
     """Drives one agent through one task in a sandbox whose working tree is at TESTBED."""
 
     name: str
-    needs_endpoint: bool
 
     def run(
         self,
