@@ -8,7 +8,7 @@ from hpcjet.cluster.events import Entry, Event, read_events
 from hpcjet.config.exp import SweConfig
 from hpcjet.ledger.account import Ledger, Size, Work, account
 from hpcjet.ledger.spans import spans
-from hpcjet.plan import Plan
+from hpcjet.plan import Plan, read_plan
 from hpcjet.rundir import RunDir
 from hpcjet.serve.groups import serving_groups
 
@@ -16,8 +16,12 @@ ON_HEAD_ALLOCATION = ("mpi", "torchrun", "doctor")
 """Experiments that work on the nodes of the head allocation only."""
 
 
-def read_ledger(run: RunDir, plan: Plan, *, now: float | None = None) -> Ledger:
-    """`now`, in Unix seconds, of a run that goes on; without it what has no end ended with its last sign of life."""
+def read_ledger(run: RunDir, *, now: float | None = None) -> Ledger:
+    """`now`, in Unix seconds, of a run that goes on; without it what has no end ended with its last sign of life.
+
+    Raises ConfigError if its plan is of another version.
+    """
+    plan = read_plan(run.plan.read_text())
     entries, usage = read_events(run.events), _usage(run.usage)
     is_over = now is None and not _goes_on(entries)
     at = now if now is not None else _last_sign(run)
@@ -26,7 +30,7 @@ def read_ledger(run: RunDir, plan: Plan, *, now: float | None = None) -> Ledger:
 
 
 def _goes_on(entries: list[Entry]) -> bool:
-    return not any(entry.event in (Event.released, Event.requeued) for entry in entries[-1:])
+    return bool(entries) and entries[-1].event not in (Event.released, Event.requeued)
 
 
 def _by_attempts(plan: Plan) -> bool:

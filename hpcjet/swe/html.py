@@ -16,8 +16,10 @@ from urllib.parse import quote
 import jinja2
 
 from hpcjet.errors import StoreError
+from hpcjet.ledger import Ledger
 from hpcjet.rundir import Artifacts, RunDir, replacing
 from hpcjet.swe.duration import count, duration
+from hpcjet.swe.nodes_view import nodes_view
 from hpcjet.swe.record import Record
 from hpcjet.swe.summary import Summary
 from hpcjet.swe.trajectory import Step, read_trajectory
@@ -113,22 +115,25 @@ def write_report(
     records: Iterable[Record],
     tasks: Mapping[str, Task],
     engine: str,
+    ledger: Ledger | None = None,
     max_bytes: int = MAX_BYTES,
 ) -> Path:
     """Write the report of a run, in one step, and return its path.
 
-    `tasks` are those that were planned, by instance id. Raises StoreError if it cannot be written.
+    `ledger` tells of its nodes; `tasks` are those that were planned, by instance id. Raises StoreError if it cannot
+    be written.
     """
     by_key = {record.key: record for record in records}
     attempts = summary.attempts // max(1, summary.tasks)
     keys = sorted(by_key.keys() | {(task, number) for task in tasks for number in range(attempts)})
+    nodes = nodes_view(ledger) if ledger else None
     try:
         with replacing(run.report) as descriptor:
             page = _Page(descriptor)
             chosen = ((key, by_key.get(key)) for key in keys[:MAX_ROWS])
             budget = min(max(max_bytes // (2 * len(keys) + 1), _ROW_BYTES[0]), _ROW_BYTES[1])
             rows = _rows(run, chosen, tasks=tasks, budget=budget, page=page, max_bytes=max_bytes)
-            page.write(_template().generate(**_head(run, summary, engine, keys, by_key), rows=rows))
+            page.write(_template().generate(**_head(run, summary, engine, keys, by_key), nodes=nodes, rows=rows))
     except OSError as error:
         raise StoreError(
             f"{run.report} could not be written: {error.strerror}; free space there, then: hpcjet report {run}"

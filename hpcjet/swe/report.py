@@ -7,6 +7,7 @@ from hpcjet.config.exp import SweConfig
 from hpcjet.config.plain import from_dict
 from hpcjet.config.root import LaunchConfig, kind_of
 from hpcjet.errors import ConfigError
+from hpcjet.ledger import read_ledger
 from hpcjet.plan import read_plan
 from hpcjet.rundir import RunDir, atomic_write
 from hpcjet.swe.html import write_report
@@ -30,7 +31,9 @@ def write_reports(run: RunDir) -> Summary:
     index = ResultStore(run.results).index()
     summary = _summary(config, tasks, index)
     by_id = {task.instance_id: task for task in tasks}
-    write_report(run, summary=summary, records=index.records(), tasks=by_id, engine=engine_label(config))
+    write_report(
+        run, summary=summary, records=index.records(), tasks=by_id, engine=engine_label(config), ledger=read_ledger(run)
+    )
     atomic_write(run.summary, json.dumps(summary.to_json(), indent=2))
     return summary
 

@@ -12,6 +12,7 @@ from hpcjet.cluster.events import Entry, Event, Events
 from hpcjet.config.compose import compose
 from hpcjet.ledger import KINDS, Ledger, ledger_lines, read_ledger
 from hpcjet.ledger.account import Size, Work, account
+from hpcjet.ledger.picture import pictures
 from hpcjet.ledger.spans import spans
 from hpcjet.plan import Plan, make_plan
 from hpcjet.rundir import RunDir
@@ -196,6 +197,19 @@ def test_thousands_of_nodes_are_quick() -> None:
     assert time.process_time() - begin < 10
 
 
+def test_the_picture_shows_the_nodes_of_each_group_over_time() -> None:
+    entries = [*head(0, 1000), *worker(500, 500.0), *worker(500, 750, name="11-0:0")]
+    drawn = pictures(ledger(entries).spans, ["head", "cpu", "none"])
+    assert [(each.name, each.most) for each in drawn] == [("head", 1), ("cpu", 2)]
+    joined, booting = drawn[1].areas
+    assert (joined.stand, joined.path) == ("joined", "M0 60L480 60L480 30L720 30L720 0L960 0L960 60L0 60Z")
+    assert (booting.stand, booting.path) == (
+        "booting",
+        "M0 60L480 60L480 0L960 0L960 0L720 0L720 30L480 30L480 60L0 60Z",
+    )
+    assert pictures([], ["head"]) == []
+
+
 @pytest.mark.parametrize(
     ("words", "groups"),
     [
@@ -206,17 +220,19 @@ def test_thousands_of_nodes_are_quick() -> None:
 )
 def test_which_nodes_work_as_a_whole(tmp_path: Path, words: tuple[str, ...], groups: set[str]) -> None:
     made = plan(*words, run=tmp_path)
+    made.run.plan.write_text(made.to_json())
     events = Events(made.run.events, allocation="9", restart=0)
     for entry in [*head(0, None), *worker(100, 110)]:
         events.note(Event(entry.event), at=entry.t, **{k: v for k, v in entry.facts.items() if k != "noted"})
-    found = read_ledger(made.run, made, now=T0 + 500)
+    found = read_ledger(made.run, now=T0 + 500)
     assert {group.name for group in found.groups if group.seconds["busy"] > 300} == groups
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"10-0:0": 7}'])
 def test_torn_files_say_nothing(tmp_path: Path, text: str) -> None:
     made = plan(run=tmp_path)
+    made.run.plan.write_text(made.to_json())
     for file in (made.run.usage, made.run.members):
         file.write_text(text)
-    assert read_ledger(made.run, made).total_s == 0
-    assert json.dumps(read_ledger(made.run, made).to_json())
+    assert read_ledger(made.run).total_s == 0
+    assert json.dumps(read_ledger(made.run).to_json())
