@@ -31,6 +31,8 @@ EVERY_S = 1.0
 """How often ends are looked at, and members.json is written at most."""
 MOST_REFUSALS = 500
 """So many are noted in one start of the head: whoever knocks must not fill the disk."""
+LONGEST_REASON = 2000
+"""It may carry the end of a log, and is written again with every change of any member."""
 KILLED = "its node agent was killed, or the node is down"
 
 _log = logging.getLogger(__name__)
@@ -199,6 +201,7 @@ class Crew:
         if member.is_gone:
             return
         _log.warning("lost %s: %s", member.host, reason)
+        reason = reason[:LONGEST_REASON]
         member = self.register.change(member, Standing.lost, now=self._clock(), reason=reason)
         self._note(Event.node_lost, member, reason=reason)
         self._tell_of(NODE_LOST, member, reason=reason)

@@ -6,142 +6,23 @@ The driver is a script that writes down what it is told, gives back what drains,
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+from cluster_scenes import Scene, group, made_in, until, write_plan
 
-from hpcjet.cluster.events import Entry, read_events
 from hpcjet.cluster.state import Phase, RunState, write_state
-from hpcjet.config.compose import compose
-from hpcjet.plan import NodeGroup, Plan, make_plan
-from hpcjet.rundir import RunDir, atomic_write
-
-ROOT = Path(__file__).parents[2]
-DRIVER = """
-import json, os, sys, threading
-from pathlib import Path
-from hpcjet.cluster.outbox import Outbox
-folder, out = Path(sys.argv[1]), Outbox.from_env(os.environ)
-said = (folder / f"told-{os.environ['HPCJET_ALLOCATION']}").open("a", buffering=1)
-def listen():
-    for line in sys.stdin:
-        said.write(line)
-        word = json.loads(line)
-        if word["word"] == "node_drains" and not (folder / "busy").exists():
-            out.say("idle", member=word["member"])
-threading.Thread(target=listen, daemon=True).start()
-while not (folder / "end").exists():
-    threading.Event().wait(0.05)
-sys.exit(int((folder / "end").read_text()))
-"""
-
-
-@dataclass
-class Scene:
-    """A run directory, and the agents that were started for it."""
-
-    folder: Path
-    plan: Plan
-    agents: list["subprocess.Popen[bytes]"] = field(default_factory=list)
-
-    def agent(self, *words: str, env: dict[str, str] | None = None, plan: Path | None = None) -> "Agent":
-        command = [sys.executable, "-m", "hpcjet.cluster.node", str(plan or self.plan.run.plan), *words]
-        output = self.folder / f"agent-{len(self.agents)}"
-        with output.open("wb") as file:
-            process = subprocess.Popen(
-                command, env={**os.environ, **(env or {})}, cwd=ROOT, stdout=file, stderr=file, start_new_session=True
-            )
-        self.agents.append(process)
-        return Agent(process, output)
-
-    def head(self) -> "Agent":
-        return self.agent()
-
-    def guest(self, group: str = "cpu", **env: str) -> "Agent":
-        return self.agent("--worker", group, env=env)
-
-    def members(self) -> list[dict[str, Any]]:
-        file = self.plan.run.members
-        return json.loads(file.read_text()) if file.exists() else []
-
-    def standing(self, agent: "Agent") -> str:
-        found = [each["state"] for each in self.members() if each["member"] == agent.member]
-        return found[0] if found else "unknown"
-
-    def told(self, head: "Agent", word: str) -> list[dict[str, Any]]:
-        """What the driver of a head was told with this word."""
-        file = self.folder / f"told-{head.member.rpartition('-')[0]}"
-        lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-        return [line for line in lines if line["word"] == word]
-
-    def events(self, event: str) -> list[Entry]:
-        return [entry for entry in read_events(self.plan.run.events) if entry.event == event]
-
-    def end(self, code: int = 0) -> None:
-        (self.folder / "end-made").write_text(str(code))
-        (self.folder / "end-made").rename(self.folder / "end")
-
-
-@dataclass
-class Agent:
-    process: "subprocess.Popen[bytes]"
-    output: Path
-
-    @property
-    def member(self) -> str:
-        return f"local-{self.process.pid}-0:0"
-
-    def code(self, timeout_s: float = 40) -> int:
-        try:
-            return self.process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"it goes on:\n{self.output.read_text()}") from None
-
-
-def until(condition: Callable[[], object], what: str, timeout_s: float = 40) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.05)
-
-
-def group(name: str, nodes: int, **more: Any) -> NodeGroup:
-    return NodeGroup(name=name, nodes=nodes, cpus=1, gpus=0, memory_gb=1.0, max_nodes=9, **more)
+from hpcjet.rundir import atomic_write
 
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
-    run = RunDir(tmp_path / "run")
-    (run.path / "rendezvous").mkdir(parents=True)
-    plan = make_plan(compose(["+exp=noop", "cluster=local"]), run_dir=run, python=sys.executable)
-    plan = replace(
-        plan,
-        form="jobs",
-        groups=(group("head", 1), group("cpu", 1)),
-        ray=False,
-        head_wait_s=30.0,
-        driver=(sys.executable, "-c", DRIVER, str(tmp_path)),
-        env={**plan.env, "PYTHONPATH": str(ROOT)},
-    )
-    made = Scene(tmp_path, plan)
-    write_plan(made, plan)
-    write_state(run.state, RunState(Phase.submitted))
+    made = made_in(tmp_path, ray=False)
     yield made
-    for process in made.agents:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def write_plan(scene: Scene, plan: Plan) -> None:
-    scene.plan = plan
-    atomic_write(plan.run.plan, plan.to_json())
+    made.close()
 
 
 def test_a_worker_that_starts_before_the_head_one_after_and_the_end(scene: Scene) -> None:
@@ -197,28 +78,18 @@ def test_an_allocation_that_is_nearly_over_does_not_join(scene: Scene) -> None:
     assert head.code() == 0
 
 
-def test_near_its_end_a_node_drains_and_is_given_back(scene: Scene) -> None:
-    write_plan(scene, replace(scene.plan, signal_delay_s=20))
-    head = scene.head()
-    guest = scene.guest(SLURM_JOB_END_TIME=str(int(time.time()) + 45))
-    until(lambda: scene.standing(guest) == "joined", "the worker")
-    assert not scene.told(head, "node_drains")
-    until(lambda: scene.told(head, "node_drains"), "the drain", timeout_s=60)
-    [drain] = scene.told(head, "node_drains")
-    assert drain["member"] == guest.member and drain["reason"] == "time limit"
-    assert guest.code() == 0
-    until(lambda: scene.standing(guest) == "left", "its end in members.json")
-    assert not scene.told(head, "node_lost"), "it was idle"
-    assert scene.events("drain") and scene.events("left")
-
-
-def test_what_is_busy_is_ended_at_the_last_moment(scene: Scene) -> None:
+@pytest.mark.slow
+def test_near_its_end_a_node_drains_and_what_is_busy_is_ended(scene: Scene) -> None:
     (scene.folder / "busy").touch()
-    write_plan(scene, replace(scene.plan, signal_delay_s=20))
+    write_plan(scene, replace(scene.plan, signal_delay_s=12))
     head = scene.head()
-    ends = int(time.time()) + 45
+    until(scene.plan.run.head.exists, "the head")
+    ends = int(time.time()) + 40
     guest = scene.guest(SLURM_JOB_END_TIME=str(ends))
-    until(lambda: scene.told(head, "node_drains"), "the drain", timeout_s=60)
+    until(lambda: scene.standing(guest) == "joined", "the worker")
+    until(lambda: scene.told(head, "node_drains"), "the drain")
+    [drain] = scene.told(head, "node_drains")
+    assert drain["member"] == guest.member and drain["reason"] == "time limit" and drain["by"] == ends - 5
     assert guest.process.poll() is None
     assert guest.code() == 0 and time.time() < ends
     until(lambda: scene.told(head, "node_lost"), "the loss")

@@ -1,0 +1,69 @@
+"""Node agents of several allocations with a real Ray, on this machine: labels, work on guests, a next head."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+
+from cluster_scenes import Agent, Scene, made_in, until
+
+pytestmark = pytest.mark.slow
+
+DRIVER = """
+import json, os, sys, time
+from pathlib import Path
+import ray
+folder, where = Path(sys.argv[1]), json.loads(sys.stdin.readline())
+assert json.loads(sys.stdin.readline())["word"] in ("up", "node")
+ray.init(address=f"{where['address']}:{where['gcs_port']}", log_to_driver=False)
+out = folder / f"nodes-{os.environ['HPCJET_ALLOCATION']}"
+
+@ray.remote(num_cpus=0.1, label_selector={"hpcjet-group": "cpu"})
+def here():
+    return ray.get_runtime_context().get_node_id()
+
+while not (folder / "end").exists():
+    nodes = {n["NodeID"]: {**n["Labels"], "ran": False} for n in ray.nodes() if n["Alive"]}
+    if any(n.get("hpcjet-group") == "cpu" for n in nodes.values()):
+        nodes[ray.get(here.remote(), timeout=60)]["ran"] = True
+    out.with_suffix(".made").write_text(json.dumps(list(nodes.values())))
+    out.with_suffix(".made").rename(out)
+    time.sleep(0.1)
+"""
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    made = made_in(tmp_path, ray=True, driver=DRIVER)
+    yield made
+    made.close()
+
+
+def seen(scene: Scene, head: Agent) -> dict[str, dict[str, Any]]:
+    """Label of the member -> its node, as the driver of that head sees it in Ray."""
+    file = scene.folder / f"nodes-{head.member.rpartition('-')[0]}"
+    nodes = json.loads(file.read_text()) if file.exists() else []
+    return {node["hpcjet-member"]: node for node in nodes}
+
+
+def test_guests_work_for_one_head_and_then_for_the_next(scene: Scene) -> None:
+    first, guest = scene.head(), scene.guest()
+    label = guest.member.replace(":", ".")
+    until(lambda: seen(scene, first).get(label, {}).get("ran"), "work on the guest", timeout_s=120)
+    assert {node["hpcjet-group"] for node in seen(scene, first).values()} == {"head", "cpu"}
+    first.process.kill()
+    first.process.wait()
+    second = scene.head()
+    until(lambda: seen(scene, second).get(label, {}).get("ran"), "work for the next head", timeout_s=120)
+    other = scene.guest()
+    until(lambda: other.member.replace(":", ".") in seen(scene, second), "another guest", timeout_s=120)
+    guest.process.terminate()
+    assert guest.code() == 130
+    until(lambda: label not in seen(scene, second), "its end in Ray", timeout_s=60)
+    scene.end()
+    assert second.code(60) == 0 and other.code(60) == 0
