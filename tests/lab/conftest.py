@@ -50,7 +50,7 @@ def login(lab: Lab) -> Login:
 @pytest.fixture(scope="session")
 def tasks(login: Login) -> None:
     """Eight real CPython tasks, built and validated by the user, as the README says."""
-    built = login.hpcjet("tasks", "build", "debian", "python3.11", timeout_s=300)
+    built = login.hpcjet("tasks", "build", "debian", "python3.11", timeout_s=500)
     assert built.code == 0, built.output
     validated = login.hpcjet("tasks", "validate", "--limit", "8", timeout_s=600)
     assert validated.code == 0, validated.output
