@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete, Space
+from gymnasium.spaces import Box, Dict, Discrete, Space
+from pettingzoo import AECEnv
 
 BOX = Box(-np.inf, np.inf, (1,), np.float32)
 CHOICE = Discrete(3)
@@ -80,3 +81,62 @@ class Scripted:
         self.at += 1
         self.agents = list(scene.live)
         return scene
+
+
+class Nim(AECEnv[str, Any, Any]):
+    """Players take 1 to 3 sticks in turn; who takes the last one wins 1 of each other. Masks forbid taking too many."""
+
+    metadata = {"name": "nim_v0", "is_parallelizable": False}  # noqa: RUF012
+    render_mode = None
+
+    def __init__(self, players: int = 2, *, drops: bool = False) -> None:
+        super().__init__()
+        self.drops = drops
+        """Whether a player leaves, with nothing, after two moves, while two others are left."""
+        self.possible_agents = [f"player_{number}" for number in range(players)]
+        self.observation_spaces = {
+            agent: Dict({"observation": Box(0, 99, (2,), np.float32), "action_mask": Box(0, 1, (3,), np.int8)})
+            for agent in self.possible_agents
+        }
+        self.action_spaces = {agent: Discrete(3) for agent in self.possible_agents}
+
+    def observation_space(self, agent: str) -> Space[Any]:
+        return self.observation_spaces[agent]
+
+    def action_space(self, agent: str) -> Space[Any]:
+        return self.action_spaces[agent]
+
+    def reset(self, seed: int | None = None, options: Any = None) -> None:
+        self.agents = list(self.possible_agents)
+        self.sticks = int(np.random.default_rng(seed).integers(10, 18))
+        self.moves = dict.fromkeys(self.agents, 0)
+        self.rewards = dict.fromkeys(self.agents, 0.0)
+        self._cumulative_rewards = dict.fromkeys(self.agents, 0.0)
+        self.terminations = dict.fromkeys(self.agents, False)
+        self.truncations = dict.fromkeys(self.agents, False)
+        self.infos: dict[str, Any] = {agent: {} for agent in self.agents}
+        self.agent_selection = self.agents[0]
+
+    def observe(self, agent: str) -> dict[str, Any]:
+        allowed = (np.arange(1, 4) <= self.sticks).astype(np.int8)
+        return {"observation": np.array([self.sticks, self.moves.get(agent, 0)], np.float32), "action_mask": allowed}
+
+    def step(self, action: Any) -> None:
+        agent = self.agent_selection
+        if self.terminations[agent]:
+            self._was_dead_step(action)
+            return
+        assert action + 1 <= self.sticks
+        self._cumulative_rewards[agent] = 0
+        self.rewards = dict.fromkeys(self.agents, 0.0)
+        self.sticks -= int(action) + 1
+        self.moves[agent] += 1
+        following = self.agents[(self.agents.index(agent) + 1) % len(self.agents)]
+        if self.sticks == 0:
+            self.rewards = {each: -1.0 if each != agent else len(self.agents) - 1.0 for each in self.agents}
+            self.terminations = dict.fromkeys(self.agents, True)
+        elif self.drops and self.moves[agent] == 2 and len(self.agents) > 2:
+            self.terminations[agent] = True
+        self.agent_selection = following
+        self._accumulate_rewards()
+        self._deads_step_first()
