@@ -1,1 +1,29 @@
-"""Multi-agent RL: many agents in many worlds, acted for and learned from in arrays."""
+"""Multi-agent RL: many agents in many worlds, acted for and learned from in arrays.
+
+**A vector of worlds** (`vector.WorldVector`) is how every environment is seen. W worlds are stepped together; agents
+are arranged in groups that share a policy; a group has R rows in each world, and an agent stands in one of them.
+`reset` and `step` give a `Turn`: for each group arrays [W, R, ...] of what to act on now and of what came of the last
+actions.
+
+- `observation`, `present`, `action_mask`: the rows that act now, and what they see. An agent that is not present
+  pauses; nobody asks for its action. Rows of agents that have left may be taken by others that join.
+- `reward`, `terminated`, `truncated`: what each row earned and whether the life in it ended, by itself or by a
+  limit. Ends are of agents; a world is over when none of its agents lives, and `Turn.episodes` says so.
+- A world begins its next episode in the step that ends the last one. So a turn may hold the end of one life and the
+  first observation of another in the same row: the last observation of the first stands apart, in `final_rows` and
+  `final_observation`. A truncated life without one cannot be bootstrapped from, and is not.
+- A world that raises, hangs or breaks its contract is made anew; `Turn.faults` names it with agent and step.
+- Observations are flat float32, actions flat numbers, both by each agent's own space (`spaces`); masks are kept by
+  agent.
+- Arrays hold until the next call. Worlds are numbered over the whole run, and all seeds are derived from the run's
+  seed, the world's number and the episode's, so that where a world runs changes nothing.
+
+`formation.FormationVector` is one natively; `worlds` makes one of PettingZoo's and Gymnasium's environments.
+
+**A fragment** (`fragment.Recorder`) holds T steps of a group, time-major. `Fragment.trajectories` joins it with the
+values of its observations: what a paused agent earns goes to its last action, no step crosses from one life into
+another, and steps whose outcome is not known are not learned from. `returns` makes advantages and targets of it,
+`losses` (torch) what is minimised, `sampling` chooses what is learned from.
+
+Everything here but `losses` is numpy alone; Gymnasium and PettingZoo are imported where their environments are used.
+"""
