@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hpcjet.cluster.child import tail
@@ -17,6 +18,7 @@ from hpcjet.cluster.temp import bases
 from hpcjet.errors import EXIT_CLUSTER
 from hpcjet.plan import Plan, read_plan
 from hpcjet.rundir import path_name
+from hpcjet.slurm.het import component_hosts
 from hpcjet.slurm.requeue import element_id
 
 SWEEP_S = 5.0
@@ -58,13 +60,26 @@ def _last_word(plan: Plan, before: RunState | None) -> RunState:
 
 
 def _sweep_on(plan: Plan, hosts: list[str]) -> None:
-    count = len(hosts)
-    step = ["srun", "--overlap", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--mem=0", "--no-kill"]
-    words = [*step, f"--nodelist={','.join(hosts)}", plan.python, "-m", "hpcjet.cluster.aftermath"]
-    try:
-        subprocess.run(words, timeout=SWEEP_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        print(f"hpcjet: temp folders may be left on {', '.join(hosts)}: {error}", file=sys.stderr)
+    for words in sweep_steps(plan, hosts, os.environ):
+        try:
+            subprocess.run(words, timeout=SWEEP_S, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            print(f"hpcjet: temp folders may be left on {', '.join(hosts)}: {error}", file=sys.stderr)
+
+
+def sweep_steps(plan: Plan, hosts: Sequence[str], env: Mapping[str, str]) -> list[list[str]]:
+    """A job step on these hosts; in a heterogeneous job one for each component, as a step sees only its own."""
+    components = component_hosts(env)
+    parts = [
+        (f"--het-group={number}", [host for host in hosts if host in each]) for number, each in enumerate(components)
+    ]
+    steps = []
+    for group, there in parts if components else [("", list(hosts))]:
+        count = len(there)
+        step = ["srun", "--overlap", *([group] if group else []), f"--nodes={count}", f"--ntasks={count}"]
+        step += ["--ntasks-per-node=1", "--mem=0", "--no-kill", f"--nodelist={','.join(there)}"]
+        steps += [[*step, plan.python, "-m", "hpcjet.cluster.aftermath"]] if there else []
+    return steps
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from hpcjet.cluster.output import Output
 from hpcjet.cluster.rendezvous import exit_file, lost_file
 from hpcjet.errors import EXIT_CLUSTER, EXIT_REQUEST, ConfigError
 from hpcjet.plan import Plan, agent_command, read_plan
+from hpcjet.slurm.het import component_env, component_hosts
 from hpcjet.slurm.requeue import element_id
 from hpcjet.slurm.script import LEAVE_ALONE
 
@@ -23,14 +24,24 @@ END_S, LOST_NODE_S = 5.0, 2.0
 
 
 def srun_command(plan: Plan, env: Mapping[str, str]) -> list[str]:
-    """The srun of this allocation. cpus-per-task is repeated: since Slurm 22.05 a step does not inherit it."""
+    """The srun of this allocation, over all components of a heterogeneous one."""
+    components = component_hosts(env)
+    if not components:
+        return ["srun", *_options(plan, env), *agent_command(plan)]
+    words = ["srun"]
+    for number in range(len(components)):
+        words += [":"] if number else []
+        words += [f"--het-group={number}", *_options(plan, component_env(env, number)), *agent_command(plan)]
+    return words
+
+
+def _options(plan: Plan, env: Mapping[str, str]) -> list[str]:
+    """cpus-per-task is repeated: since Slurm 22.05 a step does not inherit it."""
     nodes = env["SLURM_JOB_NUM_NODES"]
-    words = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", *LEAVE_ALONE]
+    words = [f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", *LEAVE_ALONE]
     if cpus := env.get("SLURM_CPUS_PER_TASK"):
         words.append(f"--cpus-per-task={cpus}")
-    if plan.continues:
-        words.append("--no-kill")
-    return [*words, *agent_command(plan)]
+    return [*words, "--no-kill"] if plan.continues else words
 
 
 def run_agents(plan: Plan) -> int:

@@ -38,7 +38,7 @@ from hpcjet.plan import NodeGroup, Plan, read_plan
 from hpcjet.rundir import atomic_write, path_name
 from hpcjet.runlock import RunLock
 from hpcjet.slurm.allocations import cancel_allocations
-from hpcjet.slurm.nodelist import expand
+from hpcjet.slurm.het import step_hosts
 from hpcjet.slurm.requeue import element_id
 from hpcjet.slurm.submission import Submission
 
@@ -257,8 +257,8 @@ def _job_start(env: Mapping[str, str]) -> float | None:
 
 
 def _hosts(plan: Plan) -> list[str]:
-    nodes = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST")
-    return expand(nodes) if nodes and plan.cluster != "local" else [socket.gethostname()]
+    there = step_hosts(os.environ) if plan.cluster != "local" else []
+    return there or [socket.gethostname()]
 
 
 def _place(plan: Plan, hosts: list[str], group: NodeGroup) -> Place:

@@ -9,6 +9,7 @@ from pathlib import Path
 from hpcjet.cluster.cgroup import Limits, meminfo, memory_limits
 from hpcjet.cluster.gpus import slurm_gpus
 from hpcjet.errors import BootstrapError
+from hpcjet.slurm.het import component_env, component_of, step_components
 from hpcjet.slurm.requeue import element_id
 
 GIB = 1024**3
@@ -56,13 +57,18 @@ def slurm_place(
     limits = limits or Limits()
     num_nodes = _num_nodes(env)
     rank = _rank(env, num_nodes)
-    given, warnings = _slurm_cpus(env, rank, num_nodes)
+    allocation, inner, alike = element_id(env), rank, num_nodes
+    if components := step_components(env):
+        _check_apart(components)
+        number, inner = component_of(components, rank)
+        env, alike = component_env(env, number), len(components[number])
+    given, warnings = _slurm_cpus(env, inner, alike)
     cpus = min(given or limits.cpus or 1, limits.cpus or given or 1)
     gpus, gpu_warnings = slurm_gpus(env, host)
     asked = _slurm_memory(env, given or cpus, gpus)
     memory = min(asked or memory_bytes, limits.memory_bytes or asked or memory_bytes)
     return Place(
-        allocation=element_id(env),
+        allocation=allocation,
         restart=int(env.get("SLURM_RESTART_COUNT") or 0),
         rank=rank,
         num_nodes=num_nodes,
@@ -114,6 +120,16 @@ def _rank(env: Mapping[str, str], num_nodes: int) -> int:
             "start one node agent per node with srun, and do not set Slurm's variables yourself"
         )
     return int(rank)
+
+
+def _check_apart(components: list[list[str]]) -> None:
+    """Raises BootstrapError where two components of a heterogeneous job share a node."""
+    hosts = [host for each in components for host in each]
+    if twice := sorted({host for host in hosts if hosts.count(host) > 1}):
+        raise BootstrapError(
+            f"Slurm gave {', '.join(twice)} to two components of the job, and there would be two node agents: "
+            "ask for whole nodes with cluster.exclusive=true"
+        )
 
 
 def _slurm_cpus(env: Mapping[str, str], rank: int, num_nodes: int) -> tuple[int | None, list[str]]:

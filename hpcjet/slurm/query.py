@@ -194,6 +194,9 @@ def _rows(out: str, parse: Callable[[list[str]], JobState]) -> Iterator[tuple[st
             state = parse(fields)
             for each in elements(name):
                 yield each, state
+                if each.endswith("+0"):
+                    # The first component stands for a heterogeneous job, whose number it has.
+                    yield job_of(each), state
         except (ConfigError, ValueError):
             continue
 

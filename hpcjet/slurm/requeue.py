@@ -9,6 +9,7 @@ from hpcjet.slurm.times import elapsed_s
 
 CALL_TIMEOUT_S = 5.0
 TRIES = 8
+LEADER = "SLURM_JOB_ID_HET_GROUP_0"
 
 
 class Cause(Enum):
@@ -27,7 +28,16 @@ def cause_of_sigterm(job_id: str) -> Cause:
 
 
 def cause_in(answer: str) -> Cause:
-    """The cause, from what `scontrol show job --oneliner` says of a job that just got SIGTERM."""
+    """The cause, from what `scontrol show job --oneliner` says of a job that just got SIGTERM.
+
+    A heterogeneous job has a line for each component, of which one may be the cause for all.
+    """
+    causes = {_cause_in_line(line) for line in answer.splitlines() if line.strip()}
+    order = (Cause.preempted, Cause.time_limit, Cause.cancelled)
+    return next((cause for cause in order if cause in causes), Cause.unknown)
+
+
+def _cause_in_line(answer: str) -> Cause:
     facts = dict(word.partition("=")[::2] for word in answer.split())
     state = facts.get("JobState", "")
     if state == "PREEMPTED" or facts.get("PreemptTime", "None") not in ("None", "Unknown", ""):
@@ -42,13 +52,17 @@ def time_left_s(env: Mapping[str, str]) -> float | None:
     if (end := env.get("SLURM_JOB_END_TIME", "")).isdigit():
         return int(end) - time.time()
     answer = _ask("squeue", "--noheader", "--jobs", env.get("SLURM_JOB_ID", ""), "--format", "%L")
-    return elapsed_s(answer.out) if answer.ok else None
+    first = next(iter(answer.out.splitlines()), "")
+    return elapsed_s(first) if answer.ok else None
 
 
 def element_id(env: Mapping[str, str]) -> str:
-    """The id of this job alone: within an array the plain id would mean every element."""
+    """The id of this job alone: within an array the plain id would mean every element.
+
+    Of a heterogeneous job, that of its first component: it stands for all of them, on every node.
+    """
     array = env.get("SLURM_ARRAY_JOB_ID")
-    return f"{array}_{env['SLURM_ARRAY_TASK_ID']}" if array else env["SLURM_JOB_ID"]
+    return f"{array}_{env['SLURM_ARRAY_TASK_ID']}" if array else env.get(LEADER) or env["SLURM_JOB_ID"]
 
 
 def requeue(job_id: str) -> str:

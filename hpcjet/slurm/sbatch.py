@@ -16,7 +16,7 @@ from pathlib import Path
 from hpcjet.errors import ConfigError, SubmitError
 from hpcjet.slurm.call import Answer, ask, run, submit_env
 from hpcjet.slurm.failures import Failure, Kind, classify
-from hpcjet.slurm.jobid import JobId, read_ids
+from hpcjet.slurm.jobid import JobId, job_of, read_ids
 from hpcjet.slurm.query import cancel_job
 from hpcjet.slurm.states import Stage, stage_of, word_of
 
@@ -56,7 +56,7 @@ def find(token: str, *, clusters: str | None = None) -> list[Found] | None:
     """This user's jobs with the token that the controller knows, oldest first; None if it does not answer."""
     where = [f"--clusters={clusters}"] if clusters else []
     answer = ask(
-        "squeue", *where, f"--user={os.getuid()}", "--noheader", "--states=all", "--format=%F|%T|%o", timeout_s=60
+        "squeue", *where, f"--user={os.getuid()}", "--noheader", "--states=all", "--format=%i|%T|%o", timeout_s=60
     )
     if not answer.ok:
         return None
@@ -65,7 +65,10 @@ def find(token: str, *, clusters: str | None = None) -> list[Found] | None:
     for line in answer.out.splitlines():
         if match := re.fullmatch(r"CLUSTER: (\S+)", line.strip()):
             cluster = match[1]
-        number, state, command = [*line.strip().split("|", 2), "", ""][:3]
+        name, state, command = [*line.strip().split("|", 2), "", ""][:3]
+        number = job_of(name)
+        if re.search(r"\+[1-9]", name):
+            continue  # of a heterogeneous job, which its first component stands for
         if number.isdigit() and command.split()[-1:] == [token]:
             stage = stage_of(word_of(state))
             job = JobId(number, cluster)

@@ -6,10 +6,16 @@ from pathlib import Path
 import psutil
 import pytest
 
+from hpcjet.cluster.aftermath import sweep_steps
+from hpcjet.cluster.batch import srun_command
 from hpcjet.cluster.cgroup import Limits, kernel_limits, num_cpus
 from hpcjet.cluster.gpus import gpu_environment, slurm_gpus, visible_count
 from hpcjet.cluster.place import GIB, Place, available_memory, local_place, repeated, slurm_place
+from hpcjet.config.compose import compose
 from hpcjet.errors import BootstrapError
+from hpcjet.plan import make_plan
+from hpcjet.rundir import RunDir
+from hpcjet.slurm.het import step_hosts
 
 RECORDED = {
     "SLURM_JOB_ID": "4711", "SLURM_JOB_NUM_NODES": "3", "SLURM_STEP_NUM_NODES": "3", "SLURM_STEP_NUM_TASKS": "3",
@@ -262,3 +268,80 @@ def test_the_limits_of_this_machine_are_plausible() -> None:
     assert limits.cpus and 1 <= limits.cpus <= len(os.sched_getaffinity(0))
     assert limits.memory_bytes and 0 < available_memory() <= limits.memory_bytes <= psutil.virtual_memory().total
     assert num_cpus("0-3,8") == 5 and num_cpus("") == 0
+
+
+# heterogeneous jobs: the variables as Slurm 22.05.8 set them in a step over three components (p4; p1, p3; p2)
+
+HET = {
+    "SLURM_JOB_ID": "3", "SLURM_HET_SIZE": "3", "SLURM_JOB_NODELIST": "p[1-4]", "SLURM_STEP_NODELIST": "p[1-4]",
+    "SLURM_JOB_NUM_NODES": "4", "SLURM_STEP_NUM_NODES": "4", "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x4)", "SLURM_JOB_CPUS_PER_NODE": "2,1,2,3", "SLURM_MEM_PER_NODE": "700",
+    "SLURM_JOB_ID_HET_GROUP_0": "3", "SLURM_JOB_ID_HET_GROUP_1": "4", "SLURM_JOB_ID_HET_GROUP_2": "5",
+    "SLURM_JOB_NODELIST_HET_GROUP_0": "p4", "SLURM_JOB_NODELIST_HET_GROUP_1": "p[1,3]",
+    "SLURM_JOB_NODELIST_HET_GROUP_2": "p2", "SLURM_JOB_NUM_NODES_HET_GROUP_0": "1",
+    "SLURM_JOB_NUM_NODES_HET_GROUP_1": "2", "SLURM_JOB_NUM_NODES_HET_GROUP_2": "1",
+    "SLURM_JOB_CPUS_PER_NODE_HET_GROUP_0": "3", "SLURM_JOB_CPUS_PER_NODE_HET_GROUP_1": "2(x2)",
+    "SLURM_JOB_CPUS_PER_NODE_HET_GROUP_2": "1", "SLURM_MEM_PER_NODE_HET_GROUP_0": "700",
+    "SLURM_MEM_PER_NODE_HET_GROUP_1": "500", "SLURM_MEM_PER_NODE_HET_GROUP_2": "300",
+    "SLURM_CPUS_PER_TASK": "1", "SLURM_CPUS_PER_TASK_HET_GROUP_0": "3", "SLURM_CPUS_PER_TASK_HET_GROUP_1": "2",
+    "SLURM_CPUS_PER_TASK_HET_GROUP_2": "1",
+}  # fmt: skip
+HET_BATCH = {
+    **{key: value for key, value in HET.items() if "_STEP_" not in key and key != "SLURM_CPUS_PER_TASK"},
+    "SLURM_JOB_NODELIST": "p4", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_CPUS_PER_NODE": "3",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("rank", "host", "cpus", "mem_mb"), [(0, "p4", 3, 700), (1, "p1", 2, 500), (2, "p3", 2, 500),
+                                                              (3, "p2", 1, 300)])  # fmt: skip
+def test_a_step_over_the_components_of_a_heterogeneous_job(rank: int, host: str, cpus: int, mem_mb: int) -> None:
+    env = {**HET, "SLURM_NODEID": str(rank), "SLURM_PROCID": str(rank), "SLURM_CPUS_ON_NODE": str(cpus)}
+    hosts = step_hosts(env)
+    assert hosts == ["p4", "p1", "p3", "p2"] and hosts[rank] == host, "Slurm's list is sorted, its ranks are not"
+    place = slurm_place(env, host=host, first_host=hosts[0], memory_bytes=7)
+    assert place == Place(
+        allocation="3", restart=0, rank=rank, num_nodes=4, host=host, cpus=cpus, gpus=0, memory_bytes=mem_mb * 1024**2,
+        first_host="p4",
+    )  # fmt: skip
+
+
+def test_a_step_in_one_component_is_a_step_like_others() -> None:
+    env = {**HET, "SLURM_STEP_NODELIST": "p4", "SLURM_JOB_NODELIST": "p4", "SLURM_JOB_NUM_NODES": "1",
+           "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NUM_TASKS": "1", "SLURM_NODEID": "0", "SLURM_CPUS_ON_NODE": "3",
+           "SLURM_JOB_CPUS_PER_NODE": "3"}  # fmt: skip
+    assert step_hosts(env) == ["p4"]
+    place = slurm_place(env, host="p4", first_host="p4", memory_bytes=7)
+    assert (place.num_nodes, place.cpus, place.allocation, place.warnings) == (1, 3, "3", ())
+
+
+def test_two_components_on_one_node_are_refused() -> None:
+    env = {**HET, "SLURM_JOB_NODELIST_HET_GROUP_2": "p3", "SLURM_NODEID": "1"}
+    with pytest.raises(BootstrapError, match="Slurm gave p3 to two components of the job"):
+        slurm_place(env, host="p1", first_host="p4", memory_bytes=7)
+
+
+def test_more_than_one_task_per_node_of_a_component_is_refused() -> None:
+    with pytest.raises(BootstrapError, match="the job step has 6 tasks on 4 nodes"):
+        slurm_place(
+            {**HET, "SLURM_STEP_NUM_TASKS": "6", "SLURM_NODEID": "1"}, host="p1", first_host="p4", memory_bytes=7
+        )
+
+
+def test_the_template_of_a_heterogeneous_job_starts_one_step_over_all_components() -> None:
+    plan = make_plan(compose(["+exp=swe", "cluster=slurm"]), run_dir=RunDir(Path("/r")), python="py")
+    words = " ".join(srun_command(plan, HET_BATCH)).removeprefix("srun ").split(" : ")
+    assert [word.split(" ")[:3] for word in words] == [
+        ["--het-group=0", "--nodes=1", "--ntasks=1"], ["--het-group=1", "--nodes=2", "--ntasks=2"],
+        ["--het-group=2", "--nodes=1", "--ntasks=1"],
+    ]  # fmt: skip
+    assert [f"--cpus-per-task={cpus}" in word for word, cpus in zip(words, (3, 2, 1), strict=True)] == [True] * 3
+    assert all(word.endswith("--no-kill py -u -m hpcjet.cluster.node /r/plan.json") for word in words)
+
+
+def test_lost_nodes_are_swept_in_their_components() -> None:
+    plan = make_plan(compose(["+exp=noop", "cluster=slurm"]), run_dir=RunDir(Path("/r")), python="py")
+    first, second = sweep_steps(plan, ["p3", "p2", "p1"], HET_BATCH)
+    assert {"--het-group=1", "--nodes=2", "--nodelist=p3,p1"} <= set(first)
+    assert {"--het-group=2", "--nodes=1", "--nodelist=p2"} <= set(second)
+    [only] = sweep_steps(plan, ["n3", "n1"], {"SLURM_JOB_NUM_NODES": "3"})
+    assert "--nodelist=n3,n1" in only and not any(word.startswith("--het") for word in only)

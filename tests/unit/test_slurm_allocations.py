@@ -16,6 +16,7 @@ import pytest
 from slurm_stubs import argv, brisk, calls, noted, on_path, stub
 
 from hpcjet import cli, start
+from hpcjet.config.cluster import SlurmConfig
 from hpcjet.config.compose import compose
 from hpcjet.config.root import LaunchConfig
 from hpcjet.console.logs import log_files
@@ -35,6 +36,7 @@ from hpcjet.slurm.allocations import (
     submit_initial,
 )
 from hpcjet.slurm.counts import Counts
+from hpcjet.slurm.script import render_worker
 from hpcjet.slurm.states import Stage
 from hpcjet.slurm.submission import Submission
 
@@ -77,7 +79,8 @@ def queue(slurm: Path, rows: dict[str, str], *, command: str = "x") -> None:
 def test_the_script_of_a_worker_allocation_is_the_golden_one() -> None:
     config = compose(WORDS)
     plan = make_plan(config, run_dir=RunDir(Path("/shared/runs/noop/20260102-030405-abcdef")), python="/opt/bin/python")
-    script = module.render_worker(plan, config.cluster, "cpu", 2)  # type: ignore[arg-type]
+    assert isinstance(config.cluster, SlurmConfig)
+    script = render_worker(plan, config.cluster, "cpu", 2)
     golden = Path(__file__).parent / "golden" / "worker.sbatch"
     if os.environ.get("HPCJET_ACCEPT"):
         golden.write_text(script)

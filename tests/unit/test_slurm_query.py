@@ -317,3 +317,12 @@ def test_a_watch_keeps_the_last_state_while_nobody_answers(slurm: Path) -> None:
     assert watch.poll() == {} and watch.states["12"].stage is Stage.ended, "an end stays"
     watch.again("12")
     assert watch.poll()["12"].stage is Stage.running
+
+
+def test_a_heterogeneous_job_is_told_by_its_first_component(slurm: Path) -> None:
+    queue(slurm, RUNNING.replace("12|", "12+0|"), RUNNING.replace("12|", "12+1|").replace("RUNNING", "COMPLETED"))
+    assert job_state("12").stage is Stage.running
+    assert {key: state.stage for key, state in job_states(["12+0", "12+1"]).items()}["12+0"] is Stage.running
+    queue(slurm)
+    accounting(slurm, RECORD.replace("12|", "12+0|"), RECORD.replace("12|", "12+1|").replace("COMPLETED", "FAILED"))
+    assert job_state("12").state == "COMPLETED"

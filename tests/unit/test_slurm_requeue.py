@@ -131,3 +131,18 @@ def test_a_job_that_is_just_ending_is_asked_for_again(tmp_path: Path, monkeypatc
 def test_no_scontrol_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slurm_stubs.on_path(tmp_path / "slurm", monkeypatch, alone=True)
     assert requeue.requeue("187") == "scontrol is not on this node, or does not answer"
+
+
+def test_one_component_of_a_heterogeneous_job_is_the_cause_for_all() -> None:
+    assert cause_in(f"{show('RUNNING')}\n{show('RUNNING', NOW)}\n") is Cause.preempted
+    assert cause_in(f"{show('NODE_FAIL')}\n{show('RUNNING')}\n") is Cause.cancelled
+
+
+def test_a_heterogeneous_job_has_the_number_of_its_first_component() -> None:
+    assert element_id({"SLURM_JOB_ID": "13", "SLURM_JOB_ID_HET_GROUP_0": "12"}) == "12"
+
+
+def test_the_time_left_of_a_heterogeneous_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = slurm_stubs.on_path(tmp_path / "slurm", monkeypatch)
+    slurm_stubs.stub(folder, "squeue", says="10:00\n10:00\n")
+    assert time_left_s({"SLURM_JOB_ID": "12"}) == 600

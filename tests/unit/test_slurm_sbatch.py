@@ -332,3 +332,11 @@ def patched(events: list[str]) -> Iterator[Controller]:
         patch.setattr(module, "cancel_job", lambda key: controller.jobs.remove(int(key)))
         patch.setattr(module.time, "sleep", lambda _: None)
         yield controller
+
+
+def test_the_components_of_a_heterogeneous_job_are_no_twins(slurm: Path, script: Path) -> None:
+    """As squeue of 22.05 lists them: one line each, with the script of the first."""
+    parts = f"printf '41+0|RUNNING|%s\\n41+1|RUNNING|%s\\n' 'x tok' 'x tok' > {slurm}/jobs"
+    failing(slurm, LOST, f"{parts}; echo 41")
+    assert sbatch(script, token="tok") == JobId("41")
+    assert calls(slurm, "scancel") == [], "cancelling the second would end the first"
