@@ -112,22 +112,21 @@ def _shrink(number: int, states: Sequence[State], backlog: Backlog | None, now: 
     yield from _over_the_ceiling(state)
     if backlog is not None and state.serves:
         yield from _not_needed(number, states, backlog, now)
-        yield from _idle(state, backlog, now)
+        yield from _idle(state, backlog)
     elif backlog is not None and backlog.is_over:
         yield from _cancel_queued(state)
 
 
 def _over_the_ceiling(state: State) -> Iterable[Action]:
     """Down to the most that there may be, in whole jobs: what costs least first."""
-    if state.counted <= state.ceiling and state.working <= state.ceiling:
+    if max(state.counted, state.working) <= state.ceiling:
         return
     reason = "a person wants fewer nodes" if state.group.wish is not None else "more nodes than the group's max"
     for each in sorted(state.kept, key=state.cost_of_leaving):
-        nodes = each.to_come + len(each.at_work)
-        spare = state.counted - (0 if state.is_near_end(each) else nodes) >= state.ceiling
+        nodes = state.nodes(each)
         if state.is_near_end(each) and state.working - nodes >= state.ceiling:
             yield from _end(state, each, "its replacement is there")
-        elif not state.is_near_end(each) and spare and nodes:
+        elif not state.is_near_end(each) and nodes and state.counted - nodes >= state.ceiling:
             yield from _end(state, each, reason)
 
 
@@ -135,27 +134,24 @@ def _not_needed(number: int, states: Sequence[State], backlog: Backlog, now: flo
     """Cancel what was asked for and is not needed any more, the newest first."""
     state = states[number]
     least = state.floor(real_backlog=_really_waits(states, backlog))
-    for each in sorted(state.kept, key=lambda allocation: allocation.submitted, reverse=True):
+    needed = _demand(states, backlog) - sum(other.slots * other.lasting for other in states if other.serves)
+    queues = [(other.slots, other.queue(later=n < number)) for n, other in enumerate(states) if other.serves]
+    for each in sorted(state.kept, key=lambda allocation: (allocation.submitted, allocation.name), reverse=True):
         if each.at_work or now - each.submitted < state.group.idle_s or state.counted - each.nodes < least:
             continue
-        others = sum(
-            other.slots * other.counted_without(each, later=before < number)
-            for before, other in enumerate(states)
-            if other.serves
-        )
-        if others >= _demand(states, backlog):
+        if sum(slots * queue.before(each) for slots, queue in queues) >= needed:
             yield from _end(state, each, "the nodes that are there do without it")
 
 
-def _idle(state: State, backlog: Backlog, now: float) -> Iterable[Action]:
+def _idle(state: State, backlog: Backlog) -> Iterable[Action]:
     """Give back what has nothing to do, a whole job at a time: single nodes of a job are not free before the rest."""
     least = state.floor(real_backlog=False)
     for each in sorted(state.kept, key=state.cost_of_leaving):
-        if not each.at_work or not state.is_idle(each, now):
+        if not each.at_work or not state.is_idle(each):
             continue
-        if backlog.waiting > 0 and not state.is_too_late_for(each, backlog, now):
+        if backlog.waiting > 0 and not state.is_too_late_for(each, backlog):
             continue
-        if state.is_near_end(each) or state.counted - len(each.at_work) - each.to_come >= least:
+        if state.is_near_end(each) or state.counted - state.nodes(each) >= least:
             yield from _end(state, each, f"idle for {state.group.idle_s:g} s")
 
 
