@@ -150,8 +150,8 @@ def launch(config: LaunchConfig, overrides: Sequence[str]) -> int:
 def _start_command(config: LaunchConfig, run: Path) -> str:
     """How to start a run that was only prepared."""
     if isinstance(config.cluster, SlurmConfig):
-        options = [f"--nodes={config.cluster.nodes}"]
-        return shlex.join(["sbatch", *options, str(templates_dir() / "run.sbatch"), str(run)])
+        sizes = " : ".join(f"--nodes={each.nodes}" for each in config.cluster.components)
+        return shlex.join(["sbatch", *sizes.split(), str(templates_dir() / "run.sbatch"), str(run)])
     return shlex.join(["hpcjet", "resume", str(run)])
 
 

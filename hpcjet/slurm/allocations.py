@@ -74,6 +74,14 @@ def submit_allocation(plan: Plan, config: LaunchConfig, group: str, nodes: int) 
     return _keep(plan.run, replace(allocation, job_id=job.number, slurm_cluster=job.cluster))
 
 
+def note_allocation(run: RunDir, group: str, nodes: int, job_id: str) -> Allocation:
+    """Record a job that somebody else submitted, so that status shows it and cancel ends it; once for each job."""
+    for known in allocations(run):
+        if known.job_id == job_id and not known.ended:
+            return known
+    return _keep(run, replace(_recorded(run, group, nodes), job_id=job_id))
+
+
 def allocations(run: RunDir) -> list[Allocation]:
     """All that were ever submitted for a run, oldest first."""
     found = []

@@ -1,6 +1,7 @@
 """A batch script of one's own: the one srun, the exit code of the head, and what is tidied after agents were killed."""
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -9,20 +10,22 @@ import pytest
 import slurm_stubs
 
 from hpcjet.cluster import aftermath
-from hpcjet.cluster.batch import run_agents, srun_command
+from hpcjet.cluster.batch import main, run_agents, srun_command
 from hpcjet.cluster.leftovers import OWNER, held
 from hpcjet.cluster.rendezvous import exit_file, lost_file
 from hpcjet.cluster.state import Phase, RunState, read_state, write_state
 from hpcjet.config.compose import compose
+from hpcjet.paths import templates_dir
 from hpcjet.plan import Plan, make_plan
 from hpcjet.rundir import RunDir
+from hpcjet.slurm.allocations import allocations
 
 JOB = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NUM_NODES": "2", "SLURMD_NODENAME": "n1"}
 
 
 def plan_in(run: Path, *words: str) -> Plan:
     (run / "rendezvous").mkdir(parents=True)
-    config = compose(["+exp=noop", "cluster=slurm", "cluster.nodes=2", *words])
+    config = compose(["+exp=noop", "cluster=slurm", *(words if GROUPS[0] in words else ["cluster.nodes=2", *words])])
     return make_plan(config, run_dir=RunDir(run), python=sys.executable)
 
 
@@ -140,3 +143,57 @@ def test_only_folders_of_agents_that_are_gone_are_swept(slurm: Path, tmp_path: P
         aftermath.sweep_here()
         assert (lives / OWNER).exists()
     assert not gone.exists() and unmarked.exists()
+
+
+# nodes that are added to a run
+
+GROUPS = ["cluster.form=jobs", "cluster.groups.head={}", "cluster.groups.cpu={nodes: 0, max: 4}", "cluster.nodes=1"]
+
+
+def added(slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str, *, srun: int = 0) -> int:
+    """What `python -m hpcjet.cluster.batch RUN GROUP` ends with."""
+    run = tmp_path / "run"
+    if not run.exists():
+        plan = plan_in(run, *GROUPS)
+        plan.run.plan.write_text(plan.to_json())
+    slurm_stubs.stub(slurm, "srun", code=srun)
+    monkeypatch.setattr(sys, "argv", ["batch", str(run), group])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def test_a_worker_allocation_of_ones_own_starts_workers_and_is_known_to_the_run(
+    slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "8")
+    assert added(slurm, tmp_path, monkeypatch, "cpu", srun=5) == 5
+    words = slurm_stubs.argv(slurm, "srun")
+    assert words[-2:] == ["--worker", "cpu"] and {"--nodes=2", "--cpus-per-task=8", "--no-kill"} <= set(words)
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    assert added(slurm, tmp_path, monkeypatch, "cpu") == 0
+    [known] = allocations(RunDir(tmp_path / "run"))
+    assert (known.name, known.nodes, known.job_id, known.uid) == ("cpu-1", 2, "4711", os.getuid())
+
+
+@pytest.mark.parametrize("group", ["head", "gpu"])
+def test_a_group_that_takes_no_nodes_is_told(
+    group: str, slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert added(slurm, tmp_path, monkeypatch, group) == 2
+    assert f"GROUP={group} is not allowed: the run's groups with jobs of their own are cpu" in capsys.readouterr().err
+
+
+def test_the_worker_template_is_a_script_that_passes_its_words_on(tmp_path: Path) -> None:
+    bin_folder = tmp_path / "venv" / "bin"
+    bin_folder.mkdir(parents=True)
+    slurm_stubs.stub(bin_folder, "python")
+    (bin_folder / "activate").write_text(f'PATH="{bin_folder}:$PATH"\n')
+    env = {**os.environ, "HPCJET_VENV": str(tmp_path / "venv")}
+    template = templates_dir() / "worker.sbatch"
+    subprocess.run(["bash", str(template), "a run", "cpu"], env=env, check=True)
+    assert slurm_stubs.argv(bin_folder, "python") == ["-m", "hpcjet.cluster.batch", "a run", "cpu"]
+    done = subprocess.run(["bash", str(template), "run"], env=env, check=False, capture_output=True, text=True)
+    assert done.returncode and "usage: sbatch worker.sbatch RUN GROUP" in done.stderr
+    assert len(template.read_text().splitlines()) <= 40
