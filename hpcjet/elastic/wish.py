@@ -1,6 +1,7 @@
 """What a person wants: scale/<group>.json, written by `hpcjet scale`, read by the keeper."""
 
 import json
+import os
 import re
 import time
 from dataclasses import asdict, dataclass
@@ -25,7 +26,12 @@ def write_wish(run: RunDir, group: str, nodes: int) -> Wish:
     """Leave a wish in place of any before it."""
     wish = Wish(nodes, round(time.time(), 3))
     run.scale.mkdir(mode=0o700, exist_ok=True)
-    atomic_write(run.scale / f"{path_name(group)}.json", json.dumps(asdict(wish)))
+    file = run.scale / f"{path_name(group)}.json"
+    atomic_write(file, json.dumps(asdict(wish)))
+    if os.geteuid() == 0:  # what root wants, the keeper must be able to read: it is the run's owner
+        owner = run.path.stat()
+        for path in (run.scale, file):
+            os.chown(path, owner.st_uid, owner.st_gid)
     return wish
 
 

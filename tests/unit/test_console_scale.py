@@ -1,6 +1,7 @@
 """hpcjet scale: what it takes, what it says, what it leaves for the keeper. Slurm knows nothing here."""
 
 import json
+import os
 import sys
 import time
 from functools import cache
@@ -177,3 +178,10 @@ def test_what_is_no_number_of_nodes(text: str) -> None:
 def test_a_wish_is_read_as_it_was_written(plan: Plan) -> None:
     assert write_wish(plan.run, "big", 3) == wishes(plan.run, plan)["big"]
     assert wishes(plan.run, plan)["big"] == Wish(3, pytest.approx(time.time(), abs=60))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root writes for others")
+def test_what_root_wants_is_the_owners_to_read(plan: Plan) -> None:
+    os.chown(plan.run.path, 1234, 1234)
+    asked("group=cpu", "nodes=3")
+    assert {path.stat().st_uid for path in (plan.run.scale, plan.run.scale / "cpu.json")} == {1234}
