@@ -6,71 +6,37 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.floating]
 Ints = npt.NDArray[np.int64]
 
-PAIR_BITS = 32
-LOW_BITS = (1 << PAIR_BITS) - 1
-INFINITE = int(np.float32(np.inf).view(np.int32)) << PAIR_BITS
-BEYOND = np.iinfo(np.int64).max
-"""No square has this number."""
+DISTANCE_BITS = 32
 
 
 class Neighbours:
     """Finds for each of `worlds * agents` rows the `k` nearest rows of its world closer than `sight`.
 
-    Agents are sorted by the square of side `sight` in which they stand, so that a column of three squares is one range
-    of the sorted agents. Only occupied squares are looked at: neither memory nor time grows with the area. Each call
+    Agents are sorted by the square of side `sight` in which they stand, column by column. Whom an agent may see is then
+    in few ranges of the sorted agents: behind it in its own square and the next one, and in three squares of the next
+    column; who is before it finds it. Only agents are stored: neither memory nor time grows with the area. Each call
     starts from the order of the last one, which is nearly right.
     """
 
     def __init__(self, worlds: int, agents: int, *, sight: float, k: int) -> None:
         self.sight, self.k, self.size = sight, k, worlds * agents
         self._world = np.repeat(np.arange(worlds, dtype=np.int64), agents)
-        self._order: Ints = np.arange(self.size, dtype=np.int64)
+        self._range: Ints = np.arange(self.size, dtype=np.int64)
+        self._order = self._range
 
-    def find(self, position: Floats) -> tuple[Ints, Floats]:
+    def find(self, position: Floats) -> tuple[Ints, npt.NDArray[np.float32]]:
         """Rows [k, N], nearest first, N for none; squared distance to the nearest [N], infinite for none.
 
         `position` is [2, N], world by world.
         """
-        first, second, begin = self._pairs(position)
-        squared = np.square(position[0][second] - position[0][first])
-        squared += np.square(position[1][second] - position[1][first])
-        squared = squared.astype(np.float32, copy=False)
-        squared[(squared >= self.sight**2) | (first == second)] = np.inf
-        # Floats of one sign order like their bits: the distance stands above the number of the pair. The last is none.
-        keys = np.append(squared, np.float32(np.inf)).view(np.int32).astype(np.int64)
-        keys <<= PAIR_BITS
-        keys |= np.arange(len(keys))
-        nobody = len(second)
-        second = np.append(second, self.size)
-        found = np.full((self.k, self.size), self.size)
-        nearest = np.full(self.size, np.inf, dtype=np.float32)
-        for rank in range(self.k):
-            best = np.minimum.reduceat(keys[:-1], begin)
-            pair = best & LOW_BITS
-            pair[best >= INFINITE] = nobody
-            found[rank, self._order] = second[pair]
-            if rank == 0:
-                nearest[self._order] = keys.view(np.int32)[1::2][pair].view(np.float32)
-            keys[pair] |= INFINITE
-        return found, nearest
-
-    def _pairs(self, position: Floats) -> tuple[Ints, Ints, Ints]:
-        """Pairs of rows (first, second) of adjoining squares, grouped by first in the order of `_order`, and where
-        each group begins. Each row is paired with itself too, so that no group is empty."""
         square, stride = self._squares(position)
         self._order = order = self._order[np.argsort(square[self._order], kind="stable")]
-        by_square = square[order]
-        is_new = np.empty(self.size, dtype=bool)
-        is_new[0] = True
-        np.not_equal(by_square[1:], by_square[:-1], out=is_new[1:])
-        opens = np.flatnonzero(is_new)
-        starts, lengths = _ranges(by_square[opens], np.append(opens, self.size), stride)
-        which = np.cumsum(is_new) - 1
-        start, length = starts[which].reshape(-1), lengths[which].reshape(-1)
-        ends = np.cumsum(length)
-        second = order[np.repeat(start - ends + length, length) + np.arange(ends[-1])]
-        begin = np.append(0, ends[2:-1:3])
-        return np.repeat(order, np.diff(begin, append=ends[-1])), second, begin
+        one, other = self._candidates(square[order], stride)
+        x, y = position[0][order], position[1][order]
+        squared = np.square(x[other] - x[one]) + np.square(y[other] - y[one])
+        near = squared < self.sight**2
+        one, other, squared = one[near], other[near], squared[near].astype(np.float32, copy=False)
+        return self._ranked(np.append(one, other), np.append(other, one), np.append(squared, squared))
 
     def _squares(self, position: Floats) -> tuple[Ints, int]:
         """The square of each row, numbered over all worlds, and the step of that number from a column to the next."""
@@ -79,17 +45,30 @@ class Neighbours:
         width, height = (int(extent) + 3 for extent in square.max(axis=1))
         return (self._world * width + square[0] + 1) * height + square[1] + 1, height
 
+    def _candidates(self, square: Ints, stride: int) -> tuple[Ints, Ints]:
+        """Pairs of sorted agents of adjoining squares, each pair once."""
+        start, end = np.empty((2, self.size, 2), dtype=np.int64)
+        start[:, 0] = self._range + 1
+        end[:, 0] = np.searchsorted(square, square + 1, side="right")
+        start[:, 1] = np.searchsorted(square, square + (stride - 1))
+        end[:, 1] = np.searchsorted(square, square + (stride + 1), side="right")
+        length = (end - start).reshape(-1)
+        stop = np.cumsum(length)
+        other = np.repeat(start.reshape(-1) - stop + length, length) + np.arange(stop[-1])
+        return np.repeat(self._range, length.reshape(-1, 2).sum(axis=1)), other
 
-def _ranges(occupied: Ints, bounds: Ints, stride: int) -> tuple[Ints, Ints]:
-    """Starts and lengths [squares, 3] of the sorted agents in the three columns of three squares around each square."""
-    padded = np.append(occupied, [BEYOND] * 3)
-    starts, lengths = np.empty((2, len(occupied), 3), dtype=np.int64)
-    for column, step in enumerate((-stride, 0, stride)):
-        lowest = occupied + (step - 1)
-        at = np.searchsorted(occupied, lowest)
-        end = at.copy()
-        for place in range(3):
-            end += padded[at + place] <= lowest + 2
-        starts[:, column] = bounds[at]
-        lengths[:, column] = bounds[end] - bounds[at]
-    return starts, lengths
+    def _ranked(self, one: Ints, other: Ints, squared: npt.NDArray[np.float32]) -> tuple[Ints, npt.NDArray[np.float32]]:
+        """The result of `find` from all pairs in sight, both ways round."""
+        # Floats of one sign order like their bits: sorting these sorts by agent, then by distance.
+        by = np.argsort(one << DISTANCE_BITS | squared.view(np.int32))
+        one, other = one[by], other[by]
+        place = np.arange(len(by))
+        rank = place - np.searchsorted(one, one)
+        kept = rank < self.k
+        rank, one, other, nearest_first = rank[kept], one[kept], other[kept], squared[by[kept]]
+        found = np.full((self.k, self.size), self.size)
+        found[rank, self._order[one]] = self._order[other]
+        nearest = np.full(self.size, np.inf, dtype=np.float32)
+        first = rank == 0
+        nearest[self._order[one[first]]] = nearest_first[first]
+        return found, nearest
