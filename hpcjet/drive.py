@@ -86,12 +86,13 @@ def _run(plan: Plan, workload: Workload, events: Events) -> int:
         hosts=tuple(where["hosts"]),
         inbox=inbox,
         outbox=outbox,
+        head=f"{os.environ['HPCJET_ALLOCATION']}-{os.environ['HPCJET_RESTART']}",
     )
     if ray:
         inbox.await_up()  # ray.init looks for it once a second only
     with workload, _connected(ray, where):
         # Ray knows a node a moment before `ray start` there says so, and the node agent after it.
-        inbox.await_ready(lambda: ray is not None and len(cluster.alive()) >= plan.min_nodes)
+        inbox.await_ready(lambda: ray is not None and len(cluster.own_members()) >= plan.min_nodes)
         events.note(Event.workload_start)
         return workload.run(cluster)
 

@@ -27,14 +27,16 @@ class Cluster:
     """What the node agent says while the workload runs."""
     outbox: Outbox = field(default_factory=Outbox)
     """What the node agent is told."""
-
-    def alive(self) -> list[dict[str, Any]]:
-        """The nodes that are in Ray now, as ray.nodes() tells them."""
-        return [node for node in self.ray.nodes() if node["Alive"]]
+    head: str = ""
+    """<allocation>-<restart> of the head allocation."""
 
     def members(self) -> list[UsableNode]:
         """The nodes that can be used now, of all allocations: those in Ray without those that are lost."""
-        return roster(self.ray.nodes(), self.inbox.nodes())
+        return roster(self.ray.nodes(), self.inbox.nodes(), head=self.head)
+
+    def own_members(self) -> list[UsableNode]:
+        """Those of the head allocation."""
+        return [node for node in self.members() if node.member.rpartition(":")[0] in ("", self.head)]
 
     def give_back(self, member: str) -> None:
         """Nothing of this workload is on a node that drains any more: it may be ended now."""

@@ -31,11 +31,12 @@ class UsableNode:
     drains_by: float | None = None
 
 
-def roster(ray_nodes: Sequence[Mapping[str, Any]], told: Mapping[str, ToldNode]) -> list[UsableNode]:
+def roster(ray_nodes: Sequence[Mapping[str, Any]], told: Mapping[str, ToldNode], *, head: str = "") -> list[UsableNode]:
     """The nodes that both sides know, or Ray alone where the node agent tells of none; without those that are lost.
 
-    `ray_nodes` are as ray.nodes() tells them, `told` as Inbox.nodes(). Ray notices a machine without power long after
-    the node agent does, and it knows a node a moment before it is told of.
+    `ray_nodes` are as ray.nodes() tells them, `told` as Inbox.nodes(); `head` is <allocation>-<restart> of the head's.
+    Ray notices a machine without power long after the node agent does. It knows a node a moment before it is told of:
+    one of the head allocation may be used at once, of another one it is not known yet when it ends.
     """
     by_label = {_as_label(member): node for member, node in told.items()}
     by_host: dict[str, ToldNode] = {}
@@ -43,32 +44,37 @@ def roster(ray_nodes: Sequence[Mapping[str, Any]], told: Mapping[str, ToldNode])
         by_host[node.host] = node  # the last one on that host
     found = []
     for each in ray_nodes:
-        label = each.get("Labels", {}).get(MEMBER_LABEL)
-        known = by_label.get(_as_label(label)) if label else by_host.get(each["NodeManagerHostname"])
-        if each["Alive"] and not (known and known.lost) and (known or not (label and _tells(told))):
-            found.append(_usable(each, known, label))
+        label, host = each.get("Labels", {}).get(MEMBER_LABEL), each["NodeManagerHostname"]
+        known = by_label.get(label) if label else by_host.get(host)
+        if label and known is None:
+            known = _untold(label, host, head=head, tells=any(node.group for node in told.values()))
+        elif known is None:
+            known = ToldNode(member=host, host=host)
+        if each["Alive"] and known is not None and not known.lost:
+            found.append(_usable(each, known))
     return found
 
 
-def _usable(each: Mapping[str, Any], known: ToldNode | None, label: str | None) -> UsableNode:
-    host, resources = each["NodeManagerHostname"], each["Resources"]
-    known = known or ToldNode(member=label or host, host=host)
+def _untold(label: str, host: str, *, head: str, tells: bool) -> ToldNode | None:
+    """A node of which the node agent has told nothing; `tells`: it does tell of nodes that join."""
+    place, _, rank = label.rpartition(".")
+    if head and place == _as_label(head):
+        return ToldNode(member=f"{head}:{rank}", host=host)
+    return None if tells else ToldNode(member=label, host=host)
+
+
+def _usable(each: Mapping[str, Any], known: ToldNode) -> UsableNode:
     return UsableNode(
         node_id=each["NodeID"],
         member=known.member,
-        host=host,
+        host=each["NodeManagerHostname"],
         group=known.group or each.get("Labels", {}).get(GROUP_LABEL, ""),
-        cpus=resources.get("CPU", 0),
-        memory_bytes=resources.get("memory", 0),
+        cpus=each["Resources"].get("CPU", 0),
+        memory_bytes=each["Resources"].get("memory", 0),
         ends=known.ends,
         drains=known.drains,
         drains_by=known.drains_by,
     )
-
-
-def _tells(told: Mapping[str, ToldNode]) -> bool:
-    """Whether the node agent tells of nodes that join, and not of losses alone."""
-    return any(node.group for node in told.values())
 
 
 def _as_label(member: str) -> str:

@@ -10,7 +10,7 @@ from hpcjet.ledger.account import Ledger, Size, Work, account
 from hpcjet.ledger.spans import spans
 from hpcjet.plan import Plan, read_plan
 from hpcjet.rundir import RunDir
-from hpcjet.serve.groups import serving_groups
+from hpcjet.serve.nodes import serving_groups
 
 ON_HEAD_ALLOCATION = ("mpi", "torchrun", "doctor")
 """Experiments that work on the nodes of the head allocation only."""

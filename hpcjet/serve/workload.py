@@ -9,6 +9,7 @@ from hpcjet.config.root import LaunchConfig
 from hpcjet.config.serve import ServeConfig
 from hpcjet.engine.pool import Pool
 from hpcjet.plan import Plan
+from hpcjet.serve.nodes import GiveBack, await_serving_node, serving_hosts
 from hpcjet.serve.welcome import welcome
 from hpcjet.workload import Cluster
 
@@ -27,7 +28,8 @@ class ServeWorkload:
 
     def __init__(self, plan: Plan, config: LaunchConfig) -> None:
         assert isinstance(config.exp, ServeConfig) and isinstance(config.engine, ServedConfig)
-        self._run, self._exp, self._engine = plan.run, config.exp, config.engine
+        self._plan, self._run = plan, plan.run
+        self._exp, self._engine = config.exp, config.engine
 
     def prepare(self) -> None:
         pass
@@ -42,17 +44,19 @@ class ServeWorkload:
         """Returns never: SIGTERM or the end of the last replica ends it."""
         allocation, restart = os.environ["HPCJET_ALLOCATION"], int(os.environ["HPCJET_RESTART"])
         logs = self._run.logs(allocation, restart=restart)
-        pool = Pool(
-            self._engine, self._run, address=cluster.address, ports=cluster.ports, hosts=cluster.hosts, logs=logs
-        )
+        hosts = serving_hosts(self._plan, cluster.hosts)
+        pool = Pool(self._engine, self._run, address=cluster.address, ports=cluster.ports, hosts=hosts, logs=logs)
+        others = GiveBack(cluster, self._plan)
         try:
             pool.start()
+            await_serving_node(cluster, self._plan)
             pool.wait_ready(deadline=time.monotonic() + self._engine.start_timeout_s)
             text = self._welcome(pool)
             with self._run.output(allocation, restart=restart).open("a", encoding="utf-8") as file:
                 file.write(text)
             while True:
                 pool.check()
+                others.look()
                 time.sleep(_LOOK_S)
         finally:
             pool.stop()

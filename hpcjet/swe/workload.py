@@ -14,7 +14,7 @@ from hpcjet.engine import EngineSite, Serving, build_serving
 from hpcjet.engine.keyfile import new_key
 from hpcjet.errors import EXIT_OK, EngineError, StoreError
 from hpcjet.plan import Plan
-from hpcjet.serve.groups import serving_groups
+from hpcjet.serve.nodes import await_serving_node, serving_groups, serving_hosts
 from hpcjet.swe.attempt import AttemptSettings, Job
 from hpcjet.swe.dispatch import Dispatcher
 from hpcjet.swe.progress import Progress, Told
@@ -78,14 +78,15 @@ class SweWorkload:
         return EXIT_OK
 
     def _make(self, cluster: Cluster, serving: Serving | None, writer: Writer) -> None:
-        allocation, restart = os.environ["HPCJET_ALLOCATION"], int(os.environ["HPCJET_RESTART"])
         engines = serving_groups(self._plan)
         dispatcher = Dispatcher(
             cluster,
             self._exp,
             self._settings(),
             serving=serving,
-            prospects=Prospects.of(self._plan, self._exp.group, head=f"{allocation}-{restart}", restart=restart),
+            prospects=Prospects.of(
+                self._plan, self._exp.group, head=cluster.head, restart=int(os.environ["HPCJET_RESTART"])
+            ),
             usage=self._usage,
             keeps=lambda node: node.group in engines,
         )
@@ -146,9 +147,11 @@ class SweWorkload:
             api_key=new_key(),
             tasks=self._run.tasks,
         )
-        serving = build_serving(config, site, self._run, ports=cluster.ports, hosts=cluster.hosts)
+        hosts = serving_hosts(self._plan, cluster.hosts)
+        serving = build_serving(config, site, self._run, ports=cluster.ports, hosts=hosts)
         try:
             serving.start()
+            await_serving_node(cluster, self._plan)
             serving.wait_ready(deadline=time.monotonic() + config.start_timeout_s)
             yield serving
         finally:

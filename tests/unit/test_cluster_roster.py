@@ -37,9 +37,15 @@ def test_two_members_on_one_host_are_told_apart_by_their_labels() -> None:
 
 
 def test_a_node_that_was_not_told_of_yet_waits() -> None:
-    nodes = [node("n1", member="9-0:0", group="head"), node("n2", member="10-0:0", group="cpu")]
+    nodes = [node("n1", member="9-0.0", group="head"), node("n2", member="10-0.0", group="cpu")]
     assert [each.host for each in roster(nodes, told("9-0:0", "n1"))] == ["n1"]
     assert [each.group for each in roster(nodes, {})] == ["head", "cpu"], "an agent that tells of no node"
+
+
+def test_a_node_of_the_head_allocation_is_used_before_it_is_told_of() -> None:
+    nodes = [node("n1", member="9-0.0", group="head"), node("n2", member="9-0.1", group="head")]
+    found = roster(nodes, told("9-0:0", "n1"), head="9-0")
+    assert [(each.member, each.group) for each in found] == [("9-0:0", "cpu"), ("9-0:1", "head")]
 
 
 def test_what_the_agent_lost_is_lost_though_ray_does_not_know_yet() -> None:

@@ -10,7 +10,7 @@ from hpcjet.cluster.roster import UsableNode
 from hpcjet.config.compose import compose
 from hpcjet.plan import Plan, make_plan
 from hpcjet.rundir import RunDir
-from hpcjet.serve.groups import serving_groups
+from hpcjet.serve.nodes import serving_groups, serving_hosts
 from hpcjet.swe.again import MOST_NODE_LOSSES, again
 from hpcjet.swe.attempt import Job
 from hpcjet.swe.placement import ENOUGH_SEEN, MARGIN, Lengths, Offer, assign
@@ -128,9 +128,11 @@ def test_a_torn_file_of_usage_says_nothing(text: str) -> None:
 
 
 def test_which_groups_have_replicas() -> None:
-    gpus = "+cluster.groups={head: {nodes: 1}, gpu: {nodes: 1, gpus_per_node: 4}, cpu: {nodes: 1}}"
+    gpus = "+cluster.groups={head: {nodes: 1}, gpu: {nodes: 2, gpus_per_node: 4}, cpu: {nodes: 1}}"
     served = ("engine=vllm", "engine.model=/m", "engine.tool_call_parser=hermes")
     assert serving_groups(plan()) == frozenset()
     assert serving_groups(plan(*served)) == {"main"}
-    assert serving_groups(plan(*served, gpus)) == {"gpu"}
-    assert serving_groups(plan(*served, gpus, "engine.group=cpu")) == {"cpu"}
+    het = plan(*served, gpus, "cluster.form=het")
+    assert serving_groups(het) == {"gpu"} and serving_hosts(het, ["h", "g1", "g2", "c"]) == ("g1", "g2")
+    jobs = plan(*served, gpus, "cluster.form=jobs", "engine.group=cpu")
+    assert serving_groups(jobs) == {"cpu"} and serving_hosts(jobs, ["h"]) == ()
