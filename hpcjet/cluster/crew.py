@@ -172,7 +172,7 @@ class Crew:
         elif word.word == LEAVING:
             self._leaving(member, facts)
         elif word.word == BYE:
-            self._bye(member)
+            self._bye(member, drained=bool(facts.get("drained")))
         elif word.word == GONE:
             self._lose(member, KILLED)
 
@@ -206,7 +206,7 @@ class Crew:
         self._note(Event.node_lost, member, reason=reason)
         self._tell_of(NODE_LOST, member, reason=reason)
 
-    def _bye(self, member: Member) -> None:
+    def _bye(self, member: Member, *, drained: bool = False) -> None:
         if member.is_gone:
             return
         worked = member.works
@@ -214,7 +214,7 @@ class Crew:
         if not self.is_own(member.member):
             why: dict[str, Any] = {"reason": member.reason} if member.reason else {}
             self._note(Event.left, member, **why)
-        if worked and member.member not in self._released:
+        if worked and not drained and member.member not in self._released:
             self._tell_of(NODE_LOST, member, reason=member.reason or "it ended")
 
     def _release(self, name: str) -> None:

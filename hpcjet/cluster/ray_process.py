@@ -1,9 +1,12 @@
 """Ray on one node, as head and workers have it alike: its process, its object store, and what is said when it ends."""
 
+import contextlib
 import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import psutil
 
 from hpcjet.cluster.child import Child, tail
 from hpcjet.cluster.ray_args import object_store_bytes
@@ -34,6 +37,13 @@ class RayProcess:
     @property
     def has_ended(self) -> bool:
         return self._child.returncode is not None
+
+    @property
+    def has_drained(self) -> bool:
+        """Whether its raylet is gone; after a drain it ends in order, and `ray start` takes no notice of that."""
+        with contextlib.suppress(psutil.Error):
+            return not any(each.name() == "raylet" for each in psutil.Process(self._child.pid).children())
+        return False
 
     @property
     def has_started(self) -> bool:

@@ -1,5 +1,6 @@
 """A worker's time with one head, from its connection to its end: Ray, the sidecar, and the words on the lifeline."""
 
+import json
 import logging
 import os
 import secrets
@@ -8,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+from hpcjet.cluster.child import Child
 from hpcjet.cluster.lifeline import REFUSED, HeadLostError, Line, proves_head
 from hpcjet.cluster.members import BYE, DONE, DRAIN, FAILED, JOINED, LEAVING, RAY, WELCOME, member_name
 from hpcjet.cluster.network import Link, link_towards, links
@@ -15,6 +17,7 @@ from hpcjet.cluster.network_here import network_env_here
 from hpcjet.cluster.ports import PortBlock
 from hpcjet.cluster.ray_args import member_labels, worker_args
 from hpcjet.cluster.ray_process import PORT_TRIES, RayProcess, object_store
+from hpcjet.cluster.roster import MEMBER_LABEL
 from hpcjet.cluster.sidecar import STOP_S, Sidecar, has_sidecar
 from hpcjet.cluster.site import Site, ends_at
 from hpcjet.errors import BootstrapError, NodeLostError
@@ -78,6 +81,8 @@ class Stay:
         self._unheard: list[dict[str, Any]] = []
         self._tries_left = PORT_TRIES - 1
         self._joined = False
+        self._drainer: Child | None = None
+        self._is_drained, self._look_again = False, 0.0
         self.is_welcome = False
         """Whether the head has let this worker in, and proved to be the head."""
         self.drains = ""
@@ -96,6 +101,8 @@ class Stay:
         self._site.check_parent()
         if self._sidecar:
             self._sidecar.keep()
+        if self._drainer:
+            self._look_at_drain()
         if self._ray and self._ray.has_ended:
             self._after_the_end_of(self._ray)
         elif self._link and not self._joined and (self._ray is None or self._ray.has_started):
@@ -111,6 +118,9 @@ class Stay:
         if self._sidecar:
             self._sidecar.stop(sidecar_s)
             self._sidecar = None
+        if self._drainer:
+            self._drainer.stop(0)
+            self._drainer = None
         if self._ray:
             self._ray.stop()
             self._ray = None
@@ -120,7 +130,7 @@ class Stay:
         if failed:
             self._line.say(FAILED, reason=failed)
         self.stop()
-        self._line.say(BYE)
+        self._line.say(BYE, drained=self._is_drained)
         self._line.close()
 
     def _heed(self, words: list[dict[str, Any]]) -> None:
@@ -147,6 +157,7 @@ class Stay:
             self.drains = str(said.get("reason", "")) or "asked to"
             _log.info("drains: %s", self.drains)
             self._on_drain(float(said["by"]))
+            self._drain_ray(float(said["by"]))
 
     def _join(self, head: dict[str, Any]) -> None:
         self._link = link_towards(head["address"], links(), asked=self._plan.interface)
@@ -160,6 +171,32 @@ class Stay:
             facts = {"address": self._link.address, "head": head["address"], "pool_port": head["pool_port"]}
             whose = {"member": self._hello.member, "group": self._hello.group}
             self._sidecar = Sidecar(self._site, env, **whose, **facts)
+
+    def _drain_ray(self, by: float) -> None:
+        """For programs that use Ray without asking us: it places nothing new here, and ends when nothing is left."""
+        if not (self._ray and self._joined and self._link):
+            return
+        order = {
+            "gcs": self._gcs,
+            "label": member_labels(self._hello.member, self._hello.group)[MEMBER_LABEL],
+            "reason": self.drains,
+            "by": by,
+            "patience_s": 10,
+        }
+        env = {**self._site.env, **network_env_here(self._link, self._site)}
+        command = [self._plan.python, "-u", "-m", "hpcjet.cluster.raydrain"]
+        self._drainer = Child("raydrain", command, env=env, log=self._site.log("raydrain"))
+        self._drainer.say(json.dumps(order))
+
+    def _look_at_drain(self) -> None:
+        """Raises HeadEnded once Ray has nothing here any more."""
+        if time.monotonic() < self._look_again or not self._ray:
+            return
+        self._look_again = time.monotonic() + 1.0
+        if self._ray.has_ended or self._ray.has_drained:
+            _log.info("Ray has nothing on this node any more")
+            self._is_drained = True
+            raise HeadEnded
 
     def _start_ray(self, ray: RayProcess, link: Link) -> None:
         args = worker_args(
