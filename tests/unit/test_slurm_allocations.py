@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from slurm_stubs import argv, brisk, calls, noted, on_path, stub
 
-from hpcjet import cli, start
+from hpcjet import cli, launch, start
 from hpcjet.config.cluster import SlurmConfig
 from hpcjet.config.compose import compose
 from hpcjet.config.root import LaunchConfig
@@ -327,3 +327,50 @@ def test_someone_who_watches_asks_now_and_then(slurm: Path, tmp_path: Path) -> N
     watched = Counts(plan.run)
     assert {watched.text() for _ in range(5)} == {"worker allocations: 1 running, 1 queued"}
     assert len(calls(slurm, "squeue")) <= 2
+
+
+def launched(tmp_path: Path, *words: str) -> RunDir:
+    with pytest.raises(SystemExit) as ended:
+        launch.main([*WORDS, f"run.root={tmp_path}/runs", "follow=false", *words])
+    assert ended.value.code == 0
+    [run] = (tmp_path / "runs").glob("*/*")
+    return RunDir(run)
+
+
+def scripts_given(slurm: Path) -> list[str]:
+    """The names of all scripts that were submitted."""
+    return [Path(call[1]).name for call in calls(slurm, "sbatch") if call[0] == "--parsable"]
+
+
+def test_a_launch_submits_the_head_and_then_its_groups_and_a_resume_what_is_missing(
+    slurm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("scontrol", "sinfo", "sacctmgr"):
+        stub(slurm, name, code=1)
+    run = launched(tmp_path)
+    assert scripts_given(slurm) == ["job.sbatch", "cpu-1.sbatch", "cpu-2.sbatch", "big-1.sbatch"]
+    head = start.read_submission(run)
+    assert head is not None and f"Slurm job {head.job_id}\n" in capsys.readouterr().out
+    job = {each.name: each.job_id for each in allocations(run)}
+    queue(
+        slurm, {head.job_id: "CANCELLED", job["cpu-1"]: "RUNNING", job["cpu-2"]: "CANCELLED", job["big-1"]: "PENDING"}
+    )
+    old = "2026-01-01T00:00:00"
+    ended = (head.job_id, job["cpu-2"])
+    stub(slurm, "sacct", says="".join(f"{each}|CANCELLED|0:0|{old}|{old}|{old}|n1\n" for each in ended))
+    told(capsys, "resume", str(run), "--no-follow")
+    assert scripts_given(slurm)[4:] == ["job.sbatch", "cpu-3.sbatch"], "what still lives waits for the new head"
+
+
+def test_a_launch_says_which_nodes_it_could_not_ask_for_and_goes_on(
+    slurm: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("scontrol", "sinfo", "sacctmgr"):
+        stub(slurm, name, code=1)
+    refuses = (
+        "grep -q reservation=maint \"$2\" && { echo 'sbatch: error: Requested reservation is invalid' >&2; exit 1; }"
+    )
+    stub(slurm, "sbatch", first=f"{noted(slurm, 'sbatch')}\n{refuses}\necho 7")
+    launched(tmp_path)
+    assert "3 nodes of group cpu are not asked for yet: Slurm refused the job" in caplog.text
+    assert "the run tries again once it has begun" in caplog.text
