@@ -20,6 +20,8 @@ _CONTEXT = re.compile(
     re.IGNORECASE,
 )
 _TRANSIENT = {408, 409, 425, 429}
+_NO_SPACE = 507
+"""The gateway's word for a record that cannot be written: others would fail alike."""
 
 
 class ChatError(Exception):
@@ -120,7 +122,7 @@ def _trouble(answer: Answer, endpoint: Endpoint) -> str:
 def _raise_if_final(answer: Answer, trouble: str) -> None:
     if answer.status in (400, 413, 422) and _CONTEXT.search(trouble):
         raise ContextExceeded(trouble)
-    if 400 <= answer.status < 500 and answer.status not in _TRANSIENT:
+    if (400 <= answer.status < 500 and answer.status not in _TRANSIENT) or answer.status == _NO_SPACE:
         raise ChatError(trouble)
 
 

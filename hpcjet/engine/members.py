@@ -3,13 +3,14 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from hpcjet.cluster.lifeline import GONE, Word
 from hpcjet.cluster.members import HELLO
 from hpcjet.config.engine import ServedConfig
 from hpcjet.engine.placement import ReplicaPlace, place
 from hpcjet.engine.replica import FINAL, ReplicaState
-from hpcjet.engine.words import REPLICA, NodeFacts, RestartOrder, ShareOrder, StageParent
+from hpcjet.engine.words import REPLICA, NodeFacts, RestartOrder, ShareOrder, StageParent, replica_log
 
 LOST = "its node is gone"
 
@@ -170,6 +171,14 @@ class PoolMembers:
             node = self.nodes[tree[at]]
             if node.stage_port and tree[at] not in self.gone:
                 return StageParent(address=node.address, port=node.stage_port, hops=(at + 1).bit_length())
+        return None
+
+    def first_log(self, folder: Path) -> Path | None:
+        """Of the leader of the first replica; None before there is one."""
+        for rank in sorted(self.nodes):
+            for order in self.orders(rank):
+                if order.rank == 0:
+                    return replica_log(folder, self.nodes[rank].host, order.name)
         return None
 
     def why_none(self) -> str:

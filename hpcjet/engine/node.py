@@ -29,10 +29,19 @@ from hpcjet.engine.served import ServedEngine
 from hpcjet.engine.spec import EngineSite
 from hpcjet.engine.stage import SHELF
 from hpcjet.engine.stage_server import StageServer
-from hpcjet.engine.words import MOST_REPLICAS, PLACE, REPLICA, RESTART, NodeFacts, RestartOrder, ShareOrder, StageParent
+from hpcjet.engine.words import (
+    MOST_REPLICAS,
+    PLACE,
+    REPLICA,
+    RESTART,
+    NodeFacts,
+    RestartOrder,
+    ShareOrder,
+    StageParent,
+    replica_log,
+)
 from hpcjet.errors import EXIT_CLUSTER, EXIT_INTERRUPTED, EXIT_OK, EngineError, NodeLostError
 from hpcjet.plan import Plan, read_plan
-from hpcjet.rundir import path_name
 
 CONNECT_S = 120.0
 """The pool is up soon after the node agents; it may be busy."""
@@ -136,7 +145,7 @@ class Node:
             host=place["address"],
             port=order.port,
             folder=Path(os.environ[TEMP_VARIABLE]) / f"e{order.number}-{order.rank}",
-            log=logs_here(self._plan.run) / f"{path_name(socket.gethostname())}.{order.name}.log",
+            log=replica_log(logs_here(self._plan.run), socket.gethostname(), order.name),
             api_key=self._key,
             gpus=order.gpus if order.gpus else None,
             cores=order.cores,

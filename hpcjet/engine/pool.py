@@ -57,7 +57,7 @@ class Pool:
         logs: Path,
     ) -> None:  # fmt: skip
         """`address`: of this node; `ports`: engine, router and pool on it; `logs`: folder for those of the parts."""
-        self._config, self._run, self._ports = config, run, ports
+        self._config, self._run, self._ports, self._logs = config, run, ports, logs
         self._members = PoolMembers(config, hosts)
         self._hub: Hub | None = None
         key = engine_key(run)
@@ -294,14 +294,15 @@ class Pool:
             self._news.notify_all()
 
     def _too_slow(self) -> str:
-        states = [f"replica-{number} {each.state.value}" for number, each in self._members.replicas.items()]
+        members = list(self._members.replicas.values())
+        states = [f"{each.place.name} {each.state.value}" for each in members]
         missing = [host for rank, host in enumerate(self._members.hosts) if rank not in self._members.nodes]
         facts = states or [f"no word from the sidecar of {host}" for host in missing[:4]]
-        reasons = [each.reason for each in self._members.replicas.values() if each.reason]
+        reasons = [each.reason for each in members if each.reason]
         return (
             f"no replica answers within engine.start_timeout_s={self._config.start_timeout_s:g}: {', '.join(facts)}"
             f"{'; ' + reasons[0] if reasons else ''}; raise it if they are still loading; "
-            f"logs: {self._run.path / 'logs'}"
+            f"log: {self._members.first_log(self._logs) or self._logs}"
         )
 
     def _look(self) -> None:

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from hpcjet.engine.placement import EngineNode
 from hpcjet.engine.topology import Topology
+from hpcjet.rundir import path_name
 
 PLACE = "place"
 """From the pool: the shares of replicas that run on this node, and its StageParent; facts: shares, parent."""
@@ -13,6 +15,12 @@ REPLICA = "replica"
 """From a node: the state of a share; facts: number, rank, state, reason, restarts."""
 RESTART = "restart"
 """From the pool: end the part of a replica here, which is then started again; facts: those of a RestartOrder."""
+
+
+def replica_log(folder: Path, host: str, name: str) -> Path:
+    """The log of a part of a replica."""
+    return folder / f"{path_name(host)}.{name}.log"
+
 
 MOST_REPLICAS = 16
 """On one node; each has a block of ports."""
