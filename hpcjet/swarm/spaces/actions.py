@@ -32,6 +32,15 @@ class ActionDecoder:
         """One action. Raises Misfit for numbers that are none, and choices that do not exist."""
         return self._build(self._space, self._fit(row), 0)[0]
 
+    def decode_each(self, rows: Row) -> list[Any]:
+        """One action for each of rows [n, A]."""
+        from gymnasium import spaces
+
+        fit = self._fit(rows)
+        if isinstance(self._space, spaces.Dict | spaces.Tuple):
+            return [self._build(self._space, row, 0)[0] for row in fit]
+        return list(self._build(self._space, fit, 0)[0])
+
     def decode_many(self, rows: Row) -> Any:
         """Actions of rows [n, A], as a Gymnasium vector environment takes them: stacked in each part."""
         return self._build(self._space, self._fit(rows), 0)[0]

@@ -80,6 +80,18 @@ class ObservationEncoder:
         for leaf in self._leaves:
             leaf.write(value, out, out.shape[:-1])
 
+    def write_each(self, values: list[Any], out: Floats) -> None:
+        """Encode observations of many agents into rows [n, F]. Raises Misfit, without saying which one it is."""
+        if len(self._leaves) > 1 or self._leaves[0].keys:
+            for value, row in zip(values, out, strict=True):
+                self.write(value, row)
+            return
+        try:
+            stacked = np.asarray(values)
+        except ValueError:
+            raise Misfit("observations have different shapes") from None
+        self.write(stacked, out)
+
     def _add(self, keys: tuple[str | int, ...], space: Any, path: str) -> None:
         from gymnasium import spaces
 

@@ -1,6 +1,6 @@
 """The arrays of one turn, while worlds write into them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,18 +20,17 @@ class Board:
         self.groups = {name: self._empty(name) for name in spec.groups}
         self._finals: dict[str, list[tuple[int, Any]]] = {name: [] for name in spec.groups}
 
-    def row(self, world: int, place: Place) -> Any:
-        """The row of an observation, to be written."""
-        group, row = place
-        return self.groups[group].observation[world, row]
-
-    def present(self, world: int, place: Place, mask: Any = None) -> None:
-        group, row = place
+    def stand(self, world: int, group: str, rows: Sequence[int], observations: Any) -> None:
+        """Who acts next, and sees what."""
         turn = self.groups[group]
-        turn.present[world, row] = True
-        if mask is not None and turn.action_mask is not None and turn.mask_given is not None:
-            turn.action_mask[world, row] = mask
-            turn.mask_given[world, row] = True
+        turn.present[world, rows] = True
+        turn.observation[world, rows] = observations
+
+    def mask_row(self, world: int, place: Place, mask: Any) -> None:
+        turn = self.groups[place[0]]
+        if turn.action_mask is not None and turn.mask_given is not None:
+            turn.action_mask[world, place[1]] = mask
+            turn.mask_given[world, place[1]] = True
 
     def mask(self, world: int, place: Place) -> Any:
         """The allowed choices of a row, or None."""

@@ -35,26 +35,24 @@ class Kinds:
     def __init__(self, group_of: GroupOf) -> None:
         self.group_of = group_of
         self._known: list[Kind] = []
-        self._of: dict[tuple[int, str], Kind] = {}
+        self._of: dict[tuple[int, str], tuple[Kind, Any, Any]] = {}
+        """With the world's own space objects, which are mostly the same each time."""
         self._forms: dict[str, tuple[str, Kind]] = {}
 
     def meet(self, number: int, world: World, agent: str) -> Kind:
         """The kind of an agent of a world. Raises BrokenContract if its spaces have changed since."""
         spaces = world.spaces(agent)
-        kind = self._of.get((number, agent))
-        if kind is None:
-            kind = self._of[number, agent] = self._kind(agent, *spaces)
-        elif not kind.has(*spaces):
-            was, now = (kind.observation_space, kind.action_space), spaces
-            what, old, new = next(
-                (name, a, b) for name, a, b in zip(("observation", "action"), was, now, strict=True) if not _same(a, b)
-            )
-            raise BrokenContract(f"its {what} space has changed from {old} to {new}", agent)
-        return kind
+        known = self._of.get((number, agent))
+        if known is None:
+            known = self._of[number, agent] = (self._kind(agent, *spaces), *spaces)
+        for what, old, new in zip(("observation", "action"), known[1:], spaces, strict=True):
+            if not _same(old, new):
+                raise BrokenContract(f"its {what} space has changed from {old} to {new}", agent)
+        return known[0]
 
     def known(self, number: int, agent: str) -> Kind:
         """The kind of an agent that lives."""
-        return self._of[number, agent]
+        return self._of[number, agent][0]
 
     def forget(self, number: int, agent: str) -> None:
         """An agent that will not come back."""

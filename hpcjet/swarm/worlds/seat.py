@@ -1,20 +1,18 @@
 """One world in a vector: its environment, its agents' rows, its episode."""
 
 import math
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from hpcjet.errors import ConfigError, WorldError
+from hpcjet.errors import WorldError
 from hpcjet.swarm.seeds import environment_seed
 from hpcjet.swarm.spaces.actions import flat_mask
 from hpcjet.swarm.spaces.refusal import Misfit
 from hpcjet.swarm.vector import Episode
 from hpcjet.swarm.worlds.board import Board
-from hpcjet.swarm.worlds.deadline import TimeLimit, deadline
+from hpcjet.swarm.worlds.guard import Guard
 from hpcjet.swarm.worlds.kinds import Kind, Kinds
 from hpcjet.swarm.worlds.rows import Place, Rows
 from hpcjet.swarm.worlds.world import BrokenContract, Events, World
@@ -30,25 +28,29 @@ class Seat:
         self, index: int, number: int, make: Callable[[], World], kinds: Kinds, *, seed: int, limit_s: float
     ) -> None:
         self.index, self.number, self._make, self._kinds = index, number, make, kinds
-        self._seed, self._limit_s = seed, limit_s
+        self._seed, self._guard = seed, Guard(number, limit_s)
         self.sizes: Mapping[str, int] = {}
         self.episode, self.steps, self.faults = -1, 0, 0
         self.closed = False
-        self.since: tuple[str, float] | None = None
-        """What the environment is doing, and since when (monotonic seconds)."""
         self._returns: dict[str, float] = {}
         self._took_part: dict[str, int] = {}
-        self.acting: dict[str, tuple[Place, Kind]] = {}
+        self.acting: dict[str, Place] = {}
         """Agents that act in this step."""
-        self._agent: str | None = None
+        self._alike: list[tuple[str, Kind, list[str]]] = []
+        """The same, by group and kind."""
         self._possible: frozenset[str] = frozenset()
         self._rows = Rows(None, kinds.group_of, {})
-        with self._guarded(None, "start"):
+        with self._guard(None, "start"):
             self.world = make()
+
+    @property
+    def since(self) -> tuple[str, float] | None:
+        """What the environment is doing, and since when (monotonic seconds)."""
+        return self._guard.since
 
     def first_agents(self) -> list[str]:
         """All agents that are possible, or those of a first episode where that is not known. Raises WorldError."""
-        with self._guarded(None, "first reset"):
+        with self._guard(None, "first reset"):
             possible = self.world.possible_agents()
             if possible is not None:
                 return list(possible)
@@ -57,30 +59,46 @@ class Seat:
     def meet(self, agents: Sequence[str]) -> None:
         """Learn their spaces. Raises ConfigError, WorldError."""
         for agent in agents:
-            with self._guarded(None, "look at spaces"):
+            with self._guard(None, "look at spaces"):
                 self._kinds.meet(self.index, self.world, agent)
 
     def choose(self, rows: Mapping[str, Any], board: Board) -> dict[str, Any]:
         """Actions by agent. Raises WorldError for one that is outside of its space: that is the policy's fault."""
-        chosen = {}
-        for agent, (place, kind) in self.acting.items():
-            row = rows[place[0]][self.index, place[1]]
+        chosen: dict[str, Any] = {}
+        for group, kind, agents in self._alike:
+            mine = rows[group][self.index, [self.acting[agent][1] for agent in agents]]
             try:
-                chosen[agent] = kind.decoder.decode(row)
-                mask = board.mask(self.index, place)
-                if mask is not None:
-                    kind.decoder.check_allowed(row, mask)
+                chosen.update(zip(agents, kind.decoder.decode_each(mine), strict=True))
+            except Misfit:
+                self._name_culprit(agents, mine, kind)
+                raise
+            if kind.decoder.layout.choices:
+                self._check_masks(agents, mine, kind, board)
+        return chosen
+
+    def _name_culprit(self, agents: Sequence[str], rows: Any, kind: Kind) -> None:
+        for agent, row in zip(agents, rows, strict=True):
+            try:
+                kind.decoder.decode(row)
             except Misfit as misfit:
                 raise WorldError(str(misfit), world=self.number, agent=agent, step=self.steps) from None
-        return chosen
+
+    def _check_masks(self, agents: Sequence[str], rows: Any, kind: Kind, board: Board) -> None:
+        for agent, row in zip(agents, rows, strict=True):
+            mask = board.mask(self.index, self.acting[agent])
+            if mask is not None:
+                try:
+                    kind.decoder.check_allowed(row, mask)
+                except Misfit as misfit:
+                    raise WorldError(str(misfit), world=self.number, agent=agent, step=self.steps) from None
 
     def advance(self, chosen: Mapping[str, Any], board: Board) -> bool:
         """Step, and write what came of it; whether the episode is over. Raises WorldError; the step is lost then."""
         lives = dict(self._rows.of)
         try:
-            with self._guarded(self.steps, f"step {self.steps}"):
+            with self._guard(self.steps, f"step {self.steps}"):
                 events = self.world.step(chosen)
-            with self._guarded(self.steps, None):
+            with self._guard(self.steps, None):
                 self._settle(events, board)
                 self.steps += 1
                 if not events.over:
@@ -95,11 +113,11 @@ class Seat:
         for _ in range(TRIES):
             self.episode += 1
             self.steps, self._returns, self._took_part = 0, {}, {}
-            with self._guarded(None, "reset"):
+            with self._guard(None, "reset"):
                 events = self.world.reset(environment_seed(self._seed, self.number, self.episode))
             if events.over:
                 continue
-            with self._guarded(None, None):
+            with self._guard(None, None):
                 self._new_rows()
                 self._seat(events, board)
             return
@@ -107,14 +125,15 @@ class Seat:
 
     def renew(self) -> None:
         """Another environment in place of one that failed. Raises WorldError."""
-        self.acting = {}
+        self._nobody()
         self._leave_environment()
-        with self._guarded(None, "start"):
+        with self._guard(None, "start"):
             self.world = self._make()
 
     def close(self) -> None:
         if not self.closed:
-            self.closed, self.acting = True, {}
+            self.closed = True
+            self._nobody()
             self._leave_environment()
 
     def _new_rows(self) -> None:
@@ -131,7 +150,7 @@ class Seat:
 
     def _leave_environment(self) -> None:
         try:
-            with self._guarded(None, "close"):
+            with self._guard(None, "close"):
                 self.world.close()
         except WorldError:
             pass  # it is given up anyway
@@ -149,27 +168,35 @@ class Seat:
         ended = events.terminated | events.truncated
         # Who is neither seen nor has ended when all is over paused to the end.
         for agent in [agent for agent in places if agent in ended or events.over]:
-            final = self._encoded(agent, events.finals[agent]) if agent in events.finals else None
+            final = self._final(agent, events.finals[agent]) if agent in events.finals else None
             place = self._rows.leave(agent)
             board.end(self.index, place, terminated=agent in events.terminated, final=final)
             self._forget(agent)
 
     def _seat(self, events: Events, board: Board) -> None:
         """Those that act next, in their rows."""
-        self.acting = {}
-        for agent, observation in events.observed.items():
+        self._nobody()
+        alike: dict[tuple[str, int], tuple[str, Kind, list[str]]] = {}
+        for agent in events.observed:
             joins = agent not in self._rows.of
-            place = self._rows.take(agent)
+            place = self.acting[agent] = self._rows.take(agent)
             kind = self._kind(agent) if joins else self._kinds.known(self.index, agent)
-            row = board.row(self.index, place)
-            self._write(kind, agent, observation, row)
-            mask = events.masks.get(agent)
-            if mask is not None:
-                mask = self._mask(kind, agent, mask)
-            board.present(self.index, place, mask)
-            self.acting[agent] = place, kind
+            alike.setdefault((place[0], id(kind)), (place[0], kind, []))[2].append(agent)
             if joins:
                 self._took_part[place[0]] = self._took_part.get(place[0], 0) + 1
+        self._alike = list(alike.values())
+        for group, kind, agents in self._alike:
+            encoded = self._encoded(kind, agents, [events.observed[agent] for agent in agents])
+            board.stand(self.index, group, [self.acting[agent][1] for agent in agents], encoded)
+            for agent in agents:
+                if agent in events.masks:
+                    board.mask_row(self.index, self.acting[agent], self._mask(kind, agent, events.masks[agent]))
+
+    def _nobody(self) -> None:
+        self.acting, self._alike = {}, []
+
+    def _final(self, agent: str, observation: Any) -> Any:
+        return self._encoded(self._kinds.known(self.index, agent), [agent], [observation])[0]
 
     def episode_over(self) -> Episode:
         return Episode(self.number, self.episode, self.steps, returns=self._returns, agents=self._took_part)
@@ -177,47 +204,24 @@ class Seat:
     def _kind(self, agent: str) -> Kind:
         return self._kinds.meet(self.index, self.world, agent)
 
-    def _encoded(self, agent: str, observation: Any) -> Any:
-        kind = self._kinds.known(self.index, agent)
-        row = np.empty(kind.encoder.size, dtype=np.float32)
-        self._write(kind, agent, observation, row)
-        return row
-
-    def _write(self, kind: Kind, agent: str, observation: Any, row: Any) -> None:
-        self._agent = agent
-        kind.encoder.write(observation, row)
-        if not np.isfinite(row).all():
+    def _encoded(self, kind: Kind, agents: Sequence[str], observations: list[Any]) -> Any:
+        """Rows [n, F], checked."""
+        rows = np.empty((len(agents), kind.encoder.size), dtype=np.float32)
+        try:
+            kind.encoder.write_each(observations, rows)
+        except Misfit:
+            # Again, one by one, to name the one whose it is.
+            for self._guard.agent, observation, row in zip(agents, observations, rows, strict=True):
+                kind.encoder.write(observation, row)
+            raise
+        finite = np.isfinite(rows).all(axis=1)
+        if not finite.all():
+            self._guard.agent = agents[int(np.argmin(finite))]
             raise Misfit("the observation is not finite")
-        self._agent = None
+        return rows
 
     def _mask(self, kind: Kind, agent: str, mask: Any) -> Any:
-        self._agent = agent
+        self._guard.agent = agent
         flat = flat_mask(mask, kind.decoder.layout.choices)
-        self._agent = None
+        self._guard.agent = None
         return flat
-
-    @contextmanager
-    def _guarded(self, step: int | None, call: str | None) -> Iterator[None]:
-        """Makes a WorldError of what happens inside; with `call`, that is the environment's time, which is limited."""
-        self._agent = None
-        try:
-            if call is None:
-                yield
-                return
-            self.since = call, time.monotonic()
-            with deadline(self._limit_s):
-                yield
-        except (WorldError, ConfigError):
-            raise
-        except TimeLimit:
-            message = f"{call} took longer than {self._limit_s:g} s"
-            raise WorldError(message, world=self.number, step=step) from None
-        except BrokenContract as broken:
-            raise WorldError(str(broken), world=self.number, agent=broken.agent, step=step) from None
-        except Misfit as misfit:
-            raise WorldError(str(misfit), world=self.number, agent=self._agent, step=step) from None
-        except Exception as error:  # whatever an environment may raise
-            message = f"it raised {type(error).__name__}: {error}"
-            raise WorldError(message, world=self.number, step=step) from error
-        finally:
-            self.since = None
