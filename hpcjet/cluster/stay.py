@@ -103,7 +103,7 @@ class Stay:
             self._sidecar.keep()
         if self._drainer:
             self._look_at_drain()
-        if self._ray and self._ray.has_ended:
+        elif self._ray and self._ray.has_ended:
             self._after_the_end_of(self._ray)
         elif self._link and not self._joined and (self._ray is None or self._ray.has_started):
             self._joined = True
@@ -189,8 +189,8 @@ class Stay:
         self._drainer.say(json.dumps(order))
 
     def _look_at_drain(self) -> None:
-        """Raises HeadEnded once Ray has nothing here any more."""
-        if time.monotonic() < self._look_again or not self._ray:
+        """Raises HeadEnded once Ray has nothing here any more; an engine here may still be at work for others."""
+        if time.monotonic() < self._look_again or not self._ray or self._sidecar:
             return
         self._look_again = time.monotonic() + 1.0
         if self._ray.has_ended or self._ray.has_drained:

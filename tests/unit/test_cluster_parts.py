@@ -7,6 +7,7 @@ import socket
 import stat
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,14 +16,15 @@ from hpcjet.cluster import ports
 from hpcjet.cluster.memory import folder_in_memory, make_in_memory
 from hpcjet.cluster.place import GIB, Place, local_place
 from hpcjet.cluster.ports import BLOCK, LOWEST, PortBlock, candidate_blocks, ephemeral_floor, free_blocks, port_range
-from hpcjet.cluster.ray_args import head_args, worker_args
-from hpcjet.cluster.rendezvous import Rendezvous
+from hpcjet.cluster.ray_args import head_args, member_labels, worker_args
+from hpcjet.cluster.rendezvous import Rendezvous, leave_pointer, read_pointer, take_pointer_away
+from hpcjet.cluster.sidecar import has_sidecar
 from hpcjet.cluster.signals import Interrupted, signals_ignored, signals_raise
-from hpcjet.cluster.site import node_environment, prepared_site
+from hpcjet.cluster.site import Site, node_environment, prepared_site, renewed_token, token_name
 from hpcjet.cluster.state import Phase, RunState, annotate_state, read_state, write_state
 from hpcjet.config.compose import compose
 from hpcjet.errors import BootstrapError
-from hpcjet.plan import Plan, make_plan
+from hpcjet.plan import NodeGroup, Plan, make_plan
 from hpcjet.rundir import RunDir
 
 # ports
@@ -135,7 +137,46 @@ def test_ray_knows_the_arguments() -> None:
     assert {word.partition("=")[0] for word in words} <= known
 
 
+@pytest.mark.parametrize(
+    ("member", "group", "labels"),
+    [
+        ("4711-0:1", "cpu", {"hpcjet-member": "4711-0.1", "hpcjet-group": "cpu"}),
+        ("12_3-2:40", "a b=c,d", {"hpcjet-member": "12_3-2.40", "hpcjet-group": "a.b.c.d"}),
+        ("local-9-0:0", "-" + "x" * 90 + "-", {"hpcjet-member": "local-9-0.0", "hpcjet-group": "x" * 62}),
+    ],
+)
+def test_ray_takes_the_labels_of_a_node(member: str, group: str, labels: dict[str, str]) -> None:
+    from ray._private.label_utils import parse_node_labels_string
+
+    word = worker_args(
+        ray_place(), head="h:1", address="a", ports=PortBlock(1), temp_dir=Path("/t"), object_store_bytes=1,
+        labels=member_labels(member, group),
+    )[1]  # fmt: skip
+    assert parse_node_labels_string(word.removeprefix("--labels=")) == labels
+
+
 # rendezvous
+
+
+def test_the_pointer_to_the_head_is_there_as_long_as_its_head(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    first, second = (replace(ray_place(), restart=number) for number in (0, 1))
+    assert read_pointer(run) is None
+    leave_pointer(run, first, ["10.0.0.1"], 7, secret="ray-token-1-0")
+    leave_pointer(run, second, ["10.0.0.2"], 8, secret="ray-token-1-1")
+    take_pointer_away(run, first)
+    pointer = read_pointer(run)
+    assert pointer and (pointer.place_name, pointer.addresses, pointer.port) == ("1-1", ["10.0.0.2"], 8)
+    assert "secret" not in run.head.read_text().replace('"secret": "ray-token-1-1"', ""), "only where it is"
+    take_pointer_away(run, second)
+    take_pointer_away(run, second)
+    assert read_pointer(run) is None
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"port": 1}', "x"])
+def test_what_is_no_pointer_counts_as_none(tmp_path: Path, text: str) -> None:
+    RunDir(tmp_path).head.write_text(text)
+    assert read_pointer(RunDir(tmp_path)) is None
 
 
 def test_words_are_left_and_found(tmp_path: Path) -> None:
@@ -205,6 +246,37 @@ def test_a_site_is_private_and_leaves_no_temp_folder(tmp_path: Path) -> None:
         assert made.log("ray").parent == made.logs
     assert not made.temp.exists() and made.logs.is_dir()
     assert not folder_in_memory(made.temp).exists()
+
+
+def test_each_start_has_a_secret_of_its_own_and_knows_those_before(tmp_path: Path) -> None:
+    plan = plan_in(tmp_path)
+    known: list[list[str]] = []
+    mine: list[str] = []
+    plan.run.write_secret("ray-token", "of the run")
+    for restart in range(3):
+        place = local_place(host="h", cpus=1, gpus=0, memory_bytes=GIB, restart=restart)
+        site = Site(plan, place, tmp_path, node_environment(plan, place, {}))
+        known.append(renewed_token(site))
+        mine.append(site.secret)
+        file = plan.run.secret(token_name(place))
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600 and file.read_text() == mine[-1]
+    assert known == [[], mine[:1], mine[1:2]] and len(set(mine)) == 3
+    assert {file.name for file in file.parent.iterdir()} == {"ray-token", file.name}, "earlier ones are no use"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "wanted", "there"),
+    [({}, None, ["head", "cpu", "gpu"]), ({"gpu": 2}, None, ["gpu"]), ({"gpu": 2}, "cpu", ["cpu"])],
+)
+def test_which_groups_have_an_engines_sidecar(
+    tmp_path: Path, gpus: dict[str, int], wanted: str | None, there: list[str]
+) -> None:
+    groups = tuple(
+        NodeGroup(name=name, nodes=1, cpus=1, gpus=gpus.get(name), memory_gb=1) for name in ("head", "cpu", "gpu")
+    )
+    plan = replace(plan_in(tmp_path), groups=groups, sidecar=("x",), config={"engine": {"group": wanted}})
+    assert [group.name for group in groups if has_sidecar(plan, group.name)] == there
+    assert not has_sidecar(replace(plan, sidecar=()), "gpu")
 
 
 # signals
