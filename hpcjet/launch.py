@@ -8,6 +8,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcjet.config.cluster import SlurmConfig
 from hpcjet.config.compose import compose, override, parse
@@ -16,6 +17,9 @@ from hpcjet.config.plain import to_dict
 from hpcjet.config.root import SCHEMAS, LaunchConfig
 from hpcjet.errors import EXIT_CLUSTER, EXIT_INTERRUPTED, EXIT_OK, ConfigError, HpcjetError
 from hpcjet.paths import templates_dir
+
+if TYPE_CHECKING:
+    from hpcjet.slurm.allocations import Allocation
 
 USAGE = """\
 Turn a config into a running job: on this machine, or on a Slurm cluster.
@@ -121,6 +125,7 @@ def launch(config: LaunchConfig, overrides: Sequence[str]) -> int:
     """Submit a run, or show what would be submitted; returns the exit code."""
     from rich.console import Console
 
+    from hpcjet.slurm.allocations import allocations
     from hpcjet.start import new_run, plan_only
 
     if config.dry_run:
@@ -136,6 +141,8 @@ def launch(config: LaunchConfig, overrides: Sequence[str]) -> int:
         return EXIT_OK
     if submission.cluster == "slurm":
         console.print(f"Slurm job {submission.job_id}", highlight=False)
+    if workers := allocations(run):
+        console.print(f"worker allocations: {len(workers)} submitted, of {_groups(workers)}", highlight=False)
     if not config.follow:
         console.print(f"follow it with: hpcjet status {run} --follow", highlight=False, soft_wrap=True)
         return EXIT_OK
@@ -145,6 +152,12 @@ def launch(config: LaunchConfig, overrides: Sequence[str]) -> int:
     code = follow(run, submission, console)
     print_outcome(run, console)
     return code
+
+
+def _groups(workers: "Sequence[Allocation]") -> str:
+    """`group cpu`, or `groups cpu and spot`."""
+    names = list(dict.fromkeys(each.group for each in workers))
+    return f"group{'s' if len(names) > 1 else ''} {' and '.join(names)}"
 
 
 def _start_command(config: LaunchConfig, run: Path) -> str:

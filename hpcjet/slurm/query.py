@@ -128,6 +128,9 @@ class _Question:
         for name, state in _rows(answer.out, _queue_row):
             if self._ours(name, state):
                 rows[name] = state
+                leader, plus, number = name.partition("+")
+                if plus and number != "0" and leader in rows and state.nodes:
+                    rows[leader] = replace(rows[leader], nodes=f"{rows[leader].nodes},{state.nodes}".lstrip(","))
         return rows
 
     def _accounting(self, ids: list[str]) -> dict[str, JobState]:

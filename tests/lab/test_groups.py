@@ -129,10 +129,7 @@ def test_nodes_come_in_jobs_of_their_own_and_all_end_with_the_run(lab: Lab, logi
         assert launch.wait(timeout=60) == 0
         state = read_state(run.state)
         assert state and state.exit_code == 0
-        for job in [each.job_id for each in jobs(run)]:
-            wait_for(
-                lambda job=job: state_in_queue(login, job) in ("", "COMPLETED"), timeout_s=30, what=f"end of {job}"
-            )
+        wait_for(lambda: ended(login, run), timeout_s=30, what="the end of the worker allocations")
         wait_for(lambda: not leftovers(lab, lab.nodes), timeout_s=15, what="empty nodes")
     finally:
         if launch.poll() is None:
@@ -143,3 +140,7 @@ def test_nodes_come_in_jobs_of_their_own_and_all_end_with_the_run(lab: Lab, logi
 
 def jobs(run: RunDir) -> list[Allocation]:
     return [each for each in allocations(run) if each.job_id]
+
+
+def ended(login: Login, run: RunDir) -> bool:
+    return {state_in_queue(login, each.job_id) for each in jobs(run)} <= {"", "COMPLETED"}

@@ -350,7 +350,9 @@ def test_a_launch_submits_the_head_and_then_its_groups_and_a_resume_what_is_miss
     run = launched(tmp_path)
     assert scripts_given(slurm) == ["job.sbatch", "cpu-1.sbatch", "cpu-2.sbatch", "big-1.sbatch"]
     head = start.read_submission(run)
-    assert head is not None and f"Slurm job {head.job_id}\n" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert head is not None and f"Slurm job {head.job_id}\n" in said
+    assert "worker allocations: 3 submitted, of groups cpu and big\n" in said
     job = {each.name: each.job_id for each in allocations(run)}
     queue(
         slurm, {head.job_id: "CANCELLED", job["cpu-1"]: "RUNNING", job["cpu-2"]: "CANCELLED", job["big-1"]: "PENDING"}

@@ -322,7 +322,9 @@ def test_a_watch_keeps_the_last_state_while_nobody_answers(slurm: Path) -> None:
 def test_a_heterogeneous_job_is_told_by_its_first_component(slurm: Path) -> None:
     queue(slurm, RUNNING.replace("12|", "12+0|"), RUNNING.replace("12|", "12+1|").replace("RUNNING", "COMPLETED"))
     assert job_state("12").stage is Stage.running
-    assert {key: state.stage for key, state in job_states(["12+0", "12+1"]).items()}["12+0"] is Stage.running
+    assert job_states(["12+0"])["12+0"].stage is Stage.running
+    queue(slurm, RUNNING.replace("12|", "12+0|"), RUNNING.replace("12|", "12+1|").replace("n[1-2]", "m4"))
+    assert job_state("12").nodes == "n[1-2],m4" and job_states(["12+1"])["12+1"].nodes == "m4"
     queue(slurm)
     accounting(slurm, RECORD.replace("12|", "12+0|"), RECORD.replace("12|", "12+1|").replace("COMPLETED", "FAILED"))
     assert job_state("12").state == "COMPLETED"
