@@ -29,6 +29,16 @@ def end_engine(child: Child, *, grace_s: float) -> None:
     child.stop(0)
 
 
+def session_cpu_s(leader: int) -> float:
+    """CPU time of the processes of a session: what hangs has used little, and so has what others kept from running."""
+    total = 0.0
+    for pid in session_members(leader):
+        with contextlib.suppress(psutil.Error):
+            times = psutil.Process(pid).cpu_times()
+            total += times.user + times.system
+    return total
+
+
 def _is_tracker(pid: int) -> bool:
     with contextlib.suppress(psutil.Error):
         return any(_TRACKER in word for word in psutil.Process(pid).cmdline())

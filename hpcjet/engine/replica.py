@@ -17,7 +17,7 @@ from hpcjet.cluster.backoff import Backoff
 from hpcjet.cluster.child import Child, kill_session
 from hpcjet.config.engine import ServedConfig
 from hpcjet.engine.canary import check_canary
-from hpcjet.engine.ending import end_engine
+from hpcjet.engine.ending import end_engine, session_cpu_s
 from hpcjet.engine.endpoint import Endpoint
 from hpcjet.engine.environment import Command
 from hpcjet.engine.failure import Failure, classify, last_lines, log_since
@@ -226,7 +226,7 @@ class Replica:
             if failure := self._ended(child):
                 return failure
             if time.monotonic() >= deadline:
-                return self._too_slow()
+                return self._too_slow(child)
             self._stopping.wait(_GLANCE_S)
         try:
             check_canary(
@@ -244,7 +244,7 @@ class Replica:
             cause = classify(self._log_text(), child.returncode)
             if cause.kind != "crash":
                 return cause
-            return self._too_slow() if time.monotonic() >= deadline else Failure("crash", str(error), False)
+            return self._too_slow(child) if time.monotonic() >= deadline else Failure("crash", str(error), False)
         return self._ended(child)
 
     def _watch(self, child: Child) -> Failure:
@@ -292,10 +292,10 @@ class Replica:
     def _status(self, endpoint: Endpoint) -> int | None:
         return get_status(endpoint.base_url.removesuffix("/v1") + self._service.health, timeout_s=_PROBE_S)
 
-    def _too_slow(self) -> Failure:
+    def _too_slow(self, child: Child) -> Failure:
         text = (
-            f"it did not answer within {self._config.start_timeout_s:g} s (engine.start_timeout_s); "
-            "raise that if it was still loading"
+            f"it did not answer within {self._config.start_timeout_s:g} s (engine.start_timeout_s), in which its "
+            f"processes ran for {session_cpu_s(child.pid):.0f} s of CPU time; raise that if it was still loading"
         )
         return Failure("too slow", text, True)
 
