@@ -175,6 +175,16 @@ def test_states_come_in_one_question_and_what_ended_is_not_asked_again(slurm: Pa
     assert len(calls(slurm, "squeue")) == 1
 
 
+def test_only_its_owner_writes_a_record(slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """root may look at a user's run; a record that root had written could not be read by the user."""
+    plan, config = planned(tmp_path / "run")
+    submit_allocation(plan, config, "cpu", 1)
+    queue(slurm, {"101": "COMPLETED"})
+    monkeypatch.setattr("hpcjet.slurm.allocations.os.getuid", lambda: 54321)
+    assert allocation_states(plan.run)["cpu-1"].stage is Stage.ended
+    assert [each.ended for each in allocations(plan.run)] == [""]
+
+
 def test_cancel_ends_all_that_live_or_only_what_waits(slurm: Path, tmp_path: Path) -> None:
     plan, config = planned(tmp_path / "run")
     submit_allocation(plan, config, "cpu", 1)
