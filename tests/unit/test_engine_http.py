@@ -1,11 +1,12 @@
 import socket
 import time
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from engine_scripted import scripted
 
-from hpcjet.engine.http import Late, Unanswered, request
+from hpcjet.engine.http import Late, Unanswered, proxy_of, request
 
 
 def trickle(handler: Any) -> None:
@@ -78,3 +79,23 @@ def test_plain_http_goes_through_no_proxy_and_https_does(monkeypatch: pytest.Mon
         # The scripted server knows no CONNECT and says so: that it was asked is what matters.
         with pytest.raises(Unanswered, match="Tunnel"):
             request("GET", "https://api.example.invalid/v1", timeout_s=5)
+
+
+@pytest.mark.parametrize(
+    ("url", "proxy", "expected"),
+    [
+        ("https://api.example.invalid/v1", "http://p:3128", "http://p:3128"),
+        ("https://api.example.invalid/v1", "p:3128", "http://p:3128"),
+        ("https://inside.example.invalid/v1", "http://p:3128", None),
+        ("http://api.example.invalid/v1", "http://p:3128", None),
+        ("https://api.example.invalid/v1", "", None),
+    ],
+    ids=["https", "without a scheme", "no_proxy", "plain http", "none"],
+)
+def test_which_proxy_is_on_the_way(monkeypatch: pytest.MonkeyPatch, url: str, proxy: str, expected: str | None) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("https_proxy", proxy)
+    monkeypatch.setenv("http_proxy", proxy)
+    monkeypatch.setenv("no_proxy", "inside.example.invalid")
+    assert proxy_of(urlsplit(url)) == expected

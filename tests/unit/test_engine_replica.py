@@ -194,7 +194,11 @@ def test_a_suspended_engine_is_stopped_in_time(watched: Make) -> None:
         (["say=torch.OutOfMemoryError: CUDA out of memory.", "exit=1"], {}, ["out of GPU memory", "max_model_len"]),
         (["refuse=no chat template"], {}, ["refused", "engine.chat_template"]),
         (["noids"], {}, ["engine.record=tokens", "engine.record=text"]),
-        (["after=60"], {"start_timeout_s": 1.0}, ["did not answer within 1 s", "engine.start_timeout_s", "s of CPU time"]),
+        (
+            ["after=60"],
+            {"start_timeout_s": 1.0},
+            ["did not answer within 1 s", "engine.start_timeout_s", "s of CPU time"],
+        ),
         (["exit=3"], {"max_restarts": 1}, ["after 2 starts", "code 3"]),
     ],
     ids=["option", "module", "memory", "template", "no ids", "slow", "crash"],
