@@ -314,7 +314,7 @@ def ways(seed: int) -> dict[str, tuple[list[Group], dict[str, Queue]]]:
         ),
         "32 jobs of 1 node, 4 h": ([group("small")], {"small": small}),
         "32 preemptible nodes": ([group("spot")], {"spot": spot}),
-        "16 of them, 16 preemptible": (
+        "16 such jobs, 16 preemptible": (
             [group("small", max_nodes=half), group("spot", max_nodes=half)], {"small": small, "spot": spot}
         ),
     }  # fmt: skip
