@@ -99,7 +99,12 @@ class Keeper:
     def _look(self, now: float) -> None:
         """Ask Slurm, and see to what has ended since."""
         before = {each.name for each, _ in self._living}
-        self._living = self._jobs.look()
+        try:
+            self._living = self._jobs.look()
+        except OSError as error:
+            _log.warning("the records of allocations cannot be kept (%s); going on with what was known", error)
+            self._look_at = now + SLOW_S
+            return
         waits = any(state.stage is not Stage.running for _, state in self._living)
         self._look_at = now + (SOON_S if waits else SLOW_S)
         for each in self._jobs.ended(before - {each.name for each, _ in self._living}):

@@ -53,6 +53,8 @@ class StandInSlurm:
     jobs: dict[str, tuple[Allocation, JobState]] = field(default_factory=dict)
     over: dict[str, Allocation] = field(default_factory=dict)
     refuses: Exception | None = None
+    is_full: bool = False
+    """The disk with the records is."""
     has_sbatch: bool = True
     looks: int = 0
     cancelled: list[str] = field(default_factory=list)
@@ -62,6 +64,8 @@ class StandInSlurm:
 
     def look(self) -> list[tuple[Allocation, JobState]]:
         self.looks += 1
+        if self.is_full:
+            raise OSError(28, "No space left on device")
         return list(self.jobs.values())
 
     def ended(self, names: Collection[str]) -> list[Allocation]:
@@ -370,6 +374,16 @@ def test_a_full_disk_is_said_once_and_the_run_goes_on(
         f"{scene.plan.run.elastic} cannot be written (No space left on device): "
         "failed starts are forgotten if this process ends"
     ]
+
+
+def test_records_on_a_full_disk_leave_what_was_known(scene: Scene) -> None:
+    scene.members()
+    scene.backlog(waiting=8)
+    scene.pass_s(2)
+    scene.slurm.is_full = True
+    scene.backlog(waiting=0, busy={"7-0:0": 1})
+    scene.pass_s(40)
+    assert len(scene.slurm.cancelled) == 3
 
 
 def test_without_sbatch_on_the_head_a_login_node_submits_and_the_head_drains(scene: Scene) -> None:
