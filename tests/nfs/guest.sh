@@ -2,7 +2,7 @@
 # Runs a command in a User Mode Linux guest that is an NFS 4.2 server and two NFS clients at once, so that two "nodes" with
 # caches of their own share a folder: NODE_A and NODE_B in the command's environment. The guest's root file system is this
 # machine's. Needs no KVM and no NFS in this machine's kernel, but Debian's user-mode-linux, nfs-kernel-server, nfs-common,
-# kmod, e2fsprogs and iproute2.
+# kmod, e2fsprogs, iproute2 and gcc (see registers.c).
 #   guest.sh WORKDIR COMMAND...    output in WORKDIR/output, exit status in WORKDIR/status; 3 if the guest did not come up
 set -euo pipefail
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -14,7 +14,8 @@ boot() {
   { export -p; printf 'cd %q\nexec ' "$PWD"; printf '%q ' "$@"; echo; } > "$work/command"
   printf '#!/bin/bash\nexec bash %q --in-guest %q\n' "$(realpath "${BASH_SOURCE[0]}")" "$work" > "$work/init"
   chmod +x "$work/init"
-  TMPDIR=$work linux.uml mem=768M quiet rw root=/dev/root rootfstype=hostfs rootflags=/ ubd0="$work/disk" \
+  gcc -shared -fPIC -O2 -o "$work/registers.so" "$(dirname "${BASH_SOURCE[0]}")/registers.c" -ldl
+  TMPDIR=$work LD_PRELOAD=$work/registers.so linux.uml mem=768M quiet rw root=/dev/root rootfstype=hostfs rootflags=/ ubd0="$work/disk" \
     con=null con0=null,fd:1 init="$work/init" < /dev/null > "$work/console" 2>&1 || true
   [ -e "$work/status" ] || { tail -n 40 "$work/console" "$work/output" >&2; exit 3; }
   exit "$(cat "$work/status")"

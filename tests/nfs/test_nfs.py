@@ -12,7 +12,7 @@ import pytest
 from scenarios import SCENARIOS
 
 HERE = Path(__file__).parent
-PROGRAMS = ("linux.uml", "mkfs.ext4", "rpc.nfsd", "mount.nfs4", "modprobe", "ip", "unshare")
+PROGRAMS = ("linux.uml", "mkfs.ext4", "rpc.nfsd", "mount.nfs4", "modprobe", "ip", "unshare", "gcc")
 SEARCH = os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin"
 
 pytestmark = pytest.mark.nfs
@@ -23,7 +23,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What the guest said of each scenario: empty if it held."""
     if missing := [program for program in PROGRAMS if not shutil.which(program, path=SEARCH)]:
         message = (
-            f"no {', '.join(missing)}: install user-mode-linux nfs-kernel-server nfs-common kmod e2fsprogs iproute2"
+            f"no {', '.join(missing)}: install user-mode-linux nfs-kernel-server nfs-common kmod e2fsprogs iproute2 gcc"
         )
         if os.environ.get("CI") or os.environ.get("HPCJET_REQUIRE_LAB") == "1":
             pytest.fail(message)
