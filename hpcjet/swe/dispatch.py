@@ -50,13 +50,13 @@ class Dispatcher:
         """
         self._ray, self._exp, self._settings = cluster.ray, exp, settings
         self._serving, self._clock = serving, clock
-        self._prospects, self._usage = prospects or Prospects(), usage or Usage()
+        self._usage = usage or Usage()
         self._workers = Workers(
             cluster,
             exp,
             settings,
             serving=serving,
-            prospects=self._prospects,
+            prospects=prospects,
             usage=self._usage,
             keeps=keeps,
             clock=clock,
@@ -117,8 +117,8 @@ class Dispatcher:
         number = min(limit, len(self._waiting))
         if number < 1:
             return
-        now, workers = self._clock.time(), [worker for worker in self._workers.all if worker.free > 0]
-        offers = [Offer(each.free, self._prospects.left_s(each.node, now=now), each.life_s) for each in workers]
+        workers = [worker for worker in self._workers.all if worker.free > 0]
+        offers = [Offer(each.free, self._workers.left_s(each), each.life_s) for each in workers]
         for index in assign(offers, number, self._lengths):
             self._start_job(workers[index], self._waiting.popleft())
 

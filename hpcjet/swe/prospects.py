@@ -1,10 +1,11 @@
 """Which nodes a run works on, and which may still come. Pure."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from hpcjet.cluster.roster import UsableNode
+from hpcjet.cluster.times import BEFORE_THE_END_S
 from hpcjet.plan import Plan
 
 
@@ -22,6 +23,10 @@ class Prospects:
     """Groups of which new nodes may come as long as the run lasts."""
     life_s: Mapping[str, float] = field(default_factory=dict)
     """Group -> how long its nodes are had, where that is known."""
+    head_life_s: float = math.inf
+    """How long the head is."""
+    warning_s: float = 0.0
+    """How long before its end the head stops the work, wherever it is."""
     goes_on: bool = False
     """Whether another allocation takes the run up when the head's ends."""
 
@@ -36,6 +41,8 @@ class Prospects:
             expected=sum(each.nodes for each in works if each in plan.head_groups),
             grows=frozenset(each.name for each in works if each in plan.worker_groups and each.max_nodes > 0),
             life_s={name: minutes * 60.0 for name, minutes in times.items() if minutes is not None},
+            head_life_s=math.inf if plan.groups[0].time_min is None else plan.groups[0].time_min * 60.0,
+            warning_s=float(plan.signal_delay_s or 0),
             goes_on=plan.requeue and restart < plan.max_restarts,
         )
 
@@ -52,12 +59,28 @@ class Prospects:
         """Whether there may be other nodes than those members that were seen or lost, too small ones left out."""
         return bool(self.grows) or sum(self.is_of_head(member) for member in seen) < self.expected
 
-    def left_s(self, node: UsableNode, *, now: float) -> float:
-        """Seconds until its end, `now` in Unix seconds; the end does not count where nothing comes after it."""
-        if node.ends is None or not (self.goes_on or self.grows):
-            return math.inf
-        return max(0.0, node.ends - now)
+    def head_ends(self, nodes: Iterable[UsableNode]) -> float | None:
+        """When the head allocation ends, in Unix seconds; None where it is not known."""
+        return min(
+            (node.ends for node in nodes if node.ends is not None and self.is_of_head(node.member)), default=None
+        )
 
-    def whole_life_s(self, node: UsableNode, *, now: float) -> float:
-        """How long nodes of its kind are had at the most; one that is longer than planned says so itself."""
-        return max(self.life_s.get(node.group, 0.0), self.left_s(node, now=now)) or math.inf
+    def left_s(self, node: UsableNode, *, now: float, head_ends: float | None = None) -> float:
+        """Seconds that work on a node has; `now` and `head_ends` in Unix seconds.
+
+        The node is given back a little before its end, and the head stops all work before its own. An end does not
+        count where nothing comes after it.
+        """
+        left_s = math.inf
+        if node.ends is not None and (self.grows or self.goes_on) and not self.is_of_head(node.member):
+            left_s = node.ends - BEFORE_THE_END_S - now
+        if head_ends is not None and self.goes_on:
+            left_s = min(left_s, head_ends - self.warning_s - now)
+        return max(0.0, left_s)
+
+    def whole_life_s(self, node: UsableNode, *, now: float, head_ends: float | None = None) -> float:
+        """What a fresh node of its kind would have at the most; one that has more than planned says so itself."""
+        planned = self.life_s.get(node.group, math.inf) - (0.0 if self.is_of_head(node.member) else BEFORE_THE_END_S)
+        planned = min(planned, self.head_life_s - self.warning_s if self.goes_on else math.inf)
+        left_s = self.left_s(node, now=now, head_ends=head_ends)
+        return left_s if planned == math.inf else max(planned, left_s)

@@ -49,6 +49,7 @@ class Workers:
         """Members that were there once."""
         self._too_small: dict[str, BootstrapError] = {}
         """Group -> why one of its nodes has no attempts."""
+        self._head_ends: float | None = None
         self._given_back: set[str] = set()
         self._told: Any = None
         self._look_again = 0.0
@@ -68,6 +69,7 @@ class Workers:
         self._told, self._look_again = told, self._clock.monotonic() + LOOK_FOR_NODES_S
         members = self._cluster.members()
         known, self._nodes = self._nodes, {node.node_id: node for node in members if self._prospects.works(node)}
+        self._head_ends = self._prospects.head_ends(members)
         self._seen |= told.keys() | {node.member for node in self._nodes.values()}
         for gone in known.keys() - self._nodes.keys():
             _log.warning("%s (%s) is gone", known[gone].host, known[gone].member)
@@ -83,6 +85,10 @@ class Workers:
     def has(self, worker: Worker) -> bool:
         """Whether its node was there at the last look."""
         return worker.node.node_id in self._nodes
+
+    def left_s(self, worker: Worker) -> float:
+        """Seconds that work there has."""
+        return self._prospects.left_s(worker.node, now=self._clock.time(), head_ends=self._head_ends)
 
     def may_come(self) -> bool:
         """Whether there may be other nodes than those that were there; of a group whose nodes are too small none is."""
@@ -125,7 +131,7 @@ class Workers:
             self._start(node, slots)
 
     def _start(self, node: UsableNode, slots: int) -> None:
-        life_s = self._prospects.whole_life_s(node, now=self._clock.time())
+        life_s = self._prospects.whole_life_s(node, now=self._clock.time(), head_ends=self._head_ends)
         worker = start_worker(
             self._ray, node, slots, exp=self._exp, settings=self._settings, now=self._clock.monotonic(), life_s=life_s
         )

@@ -461,13 +461,13 @@ def test_nothing_is_started_where_it_cannot_end() -> None:
 def test_where_no_node_is_had_for_long_enough_attempts_are_started_all_the_same(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    ray = FakeRay({"9-0-0": 1, "10-0-0": 1}, lambda node, job: lambda: PENDING if ray.now < 5 else record_of(job))
+    ray = FakeRay({"11-0-0": 1, "10-0-0": 1}, lambda node, job: lambda: PENDING if ray.now < 5 else record_of(job))
     told = Told(ray)
-    told.node("9-0:0", ends=100.0)
+    told.node("11-0:0", ends=100.0)
     told.node("10-0:0", ends=120.0)
     run(ray, jobs(2), told=told, prospects=elastic(life_s={"cpu": 150.0}), build_timeout_s=1, agent_timeout_s=1)
-    assert [node for node, _, _ in ray.calls][:2] == ["10-0-0", "9-0-0"], "where most time is left first"
-    assert caplog.text.count("nodes of group cpu are had for 150 s") == 1
+    assert [node for node, _, _ in ray.calls][:2] == ["10-0-0", "11-0-0"], "where most time is left first"
+    assert caplog.text.count("nodes of group cpu are had for 145 s") == 1
 
 
 def test_the_dispatcher_waits_for_nodes_only_where_some_may_come() -> None:

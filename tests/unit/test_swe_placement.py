@@ -80,12 +80,24 @@ def test_prospects_of_groups_in_jobs_of_their_own() -> None:
 
 
 def test_the_end_of_a_node_counts_only_where_something_comes_after_it() -> None:
-    last, first = Prospects(goes_on=False), Prospects(goes_on=True, life_s={"cpu": 600.0})
-    assert last.left_s(node(ends=100.0), now=40.0) == math.inf
-    assert first.left_s(node(ends=100.0), now=40.0) == 60 and first.left_s(node(ends=100.0), now=140.0) == 0
-    assert first.whole_life_s(node(ends=100.0), now=40.0) == 600
-    assert first.whole_life_s(node(ends=900.0), now=40.0) == 860, "it has more time than was planned"
-    assert first.whole_life_s(node(), now=40.0) == math.inf
+    late = node(member="10-0:0", ends=100.0)
+    for alone in (Prospects(head="9-0"), Prospects()):
+        assert alone.left_s(late, now=40.0) == math.inf
+    grows = Prospects(head="9-0", grows=frozenset({"cpu"}), life_s={"cpu": 600.0})
+    assert grows.left_s(late, now=40.0) == 55 and grows.left_s(late, now=140.0) == 0, "5 s before it is given back"
+    assert grows.whole_life_s(late, now=40.0) == 595
+    assert grows.whole_life_s(node(member="10-0:0", ends=900.0), now=40.0) == 855, "it has more time than was planned"
+    assert grows.whole_life_s(node(member="10-0:0"), now=40.0) == math.inf
+
+
+def test_the_head_stops_all_work_before_its_end_if_another_goes_on() -> None:
+    chain = Prospects(head="9-0", goes_on=True, warning_s=30.0, head_life_s=600.0, life_s={"cpu": 3600.0})
+    head, late = node(ends=500.0), node(member="10-0:0", ends=2000.0)
+    assert chain.head_ends([late, head]) == 500
+    assert chain.left_s(head, now=100.0, head_ends=500.0) == 370 == chain.left_s(late, now=100.0, head_ends=500.0)
+    assert chain.whole_life_s(late, now=100.0, head_ends=500.0) == 570
+    last = Prospects(head="9-0", warning_s=30.0, grows=frozenset({"cpu"}))
+    assert last.left_s(late, now=100.0, head_ends=500.0) == 1895
 
 
 JOB = Job(Task(instance_id="a", repo="a/b", base_commit="c", problem_statement="", patch="", test_patch=""), 0)
