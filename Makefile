@@ -12,11 +12,11 @@ demo: $(VENV)/.installed
 	@$(BIN)/hpcjet tasks validate --limit 8
 	@$(BIN)/python -m hpcjet.launch +exp=swe
 
-# The lab takes longest, and mostly waits: it starts first, and the other processes of pytest-xdist have the CPUs
-# meanwhile (tests/conftest.py).
+# What computes runs side by side (tests/conftest.py); what has deadlines to keep, or watches what is near it, alone.
 test: $(VENV)/.installed-dev
 	@$(MAKE) --no-print-directory --jobs=2 real-engine check lab-packages
-	$(BIN)/python -m pytest --numprocesses=auto tests/lab tests/attack tests/engine tests/nfs tests/local tests/unit
+	$(BIN)/python -m pytest --numprocesses=auto tests/unit tests/local tests/engine
+	$(BIN)/python -m pytest tests/attack tests/nfs tests/lab
 
 lab-packages:
 	@tests/packages.sh

@@ -24,5 +24,4 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Lanes:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are CPUs, since tests of the lab wait more than they compute."""
-    return min(len(os.sched_getaffinity(0)), 7) + 1
+    return min(len(os.sched_getaffinity(0)), 8)
