@@ -1,13 +1,13 @@
 """Groups of nodes on the lab: a heterogeneous job as one run, and nodes that come in jobs of their own."""
 
 import json
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from launching import Login, events, interrupt, leftovers, state_in_queue, wait_for
-from test_requeue import start_now
 
 from hpcjet.cluster.state import read_state
 from hpcjet.lab import Lab
@@ -94,7 +94,9 @@ def test_ray_over_the_components_a_requeue_and_a_cancel(lab: Lab, login: Login, 
         wait_for(lambda: "CPUs [1.0, 2.0, 2.0] restart 0" in said(run), timeout_s=120, what=f"three nodes: {said(run)}")
         job = json.loads(run.submission.read_text())["job_id"]
         assert login.run("scontrol", "requeue", job).code == 0
-        start_now(login, job)
+        both = {"PENDING"}
+        wait_for(lambda: set(state_in_queue(login, job).split()) == both, timeout_s=60, what="both in the queue again")
+        assert login.run("scontrol", "update", f"JobId={job}", "StartTime=now").code == 0
         wait_for(lambda: "CPUs [1.0, 2.0, 2.0] restart 1" in said(run), timeout_s=150, what="the second start")
         cancelled = login.hpcjet("cancel", str(run))
         assert cancelled.code == 0, cancelled.output
@@ -102,9 +104,7 @@ def test_ray_over_the_components_a_requeue_and_a_cancel(lab: Lab, login: Login, 
         assert login.run("squeue", "-h", "-t", "PD,R", "-o", "%i", "-n", "hpcjet-ray").output.split() == []
         wait_for(lambda: not leftovers(lab, lab.nodes), timeout_s=15, what="empty nodes")
     finally:
-        if launch.poll() is None:
-            interrupt(launch)
-            launch.communicate(timeout=30)
+        end(login, root, launch)
 
 
 def test_nodes_come_in_jobs_of_their_own_and_all_end_with_the_run(lab: Lab, login: Login, root: Path) -> None:
@@ -132,10 +132,15 @@ def test_nodes_come_in_jobs_of_their_own_and_all_end_with_the_run(lab: Lab, logi
         wait_for(lambda: ended(login, run), timeout_s=30, what="the end of the worker allocations")
         wait_for(lambda: not leftovers(lab, lab.nodes), timeout_s=15, what="empty nodes")
     finally:
-        if launch.poll() is None:
-            interrupt(launch)
-            launch.communicate(timeout=30)
-            login.hpcjet("cancel", str(only(root)))
+        end(login, root, launch)
+
+
+def end(login: Login, root: Path, launch: "subprocess.Popen[str]") -> None:
+    """Leave nothing of a test that failed."""
+    if launch.poll() is None:
+        interrupt(launch)
+        launch.communicate(timeout=30)
+        login.hpcjet("cancel", str(only(root)))
 
 
 def jobs(run: RunDir) -> list[Allocation]:
