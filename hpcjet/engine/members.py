@@ -137,10 +137,11 @@ class PoolMembers:
         for member in self.replicas.values():
             newest = max(member.lives.values(), default=0)
             for share in member.place.shares:
-                runs = member.states[share.rank] not in FINAL and self._node_of(share.host) not in self.gone
-                if runs and member.lives.get(share.rank, 0) < newest:
+                if member.lives.get(share.rank, 0) == newest or member.states[share.rank] in FINAL:
+                    continue
+                if (node := self._node_of(share.host)) not in self.gone:
                     reason = f"another part of {member.place.name} began anew"
-                    found.append((self._node_of(share.host), self._order(member, share.rank, reason)))
+                    found.append((node, self._order(member, share.rank, reason)))
         return found
 
     def restart_orders(self, number: int, reason: str) -> list[tuple[int, RestartOrder]]:
