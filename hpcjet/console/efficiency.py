@@ -44,28 +44,63 @@ def ask_sacct(job_id: str) -> str | None:
 
 
 def efficiency(sacct: str, events: Sequence[Entry]) -> Efficiency | None:
-    """From sacct's lines and the run's events; None if the job is not in accounting yet."""
+    """From sacct's lines and the run's events; None if the job is not in accounting yet.
+
+    A heterogeneous job has a record for each component; they are taken together.
+    """
     records = [dict(zip(FIELDS, line.split("|"), strict=False)) for line in sacct.splitlines() if line.strip()]
-    jobs = [record for record in records if "." not in record["JobIDRaw"]]
+    jobs = {record["JobIDRaw"]: record for record in records if "." not in record["JobIDRaw"]}
     if not jobs:
         return None
-    job = jobs[-1]
-    steps = [record for record in records if record["JobIDRaw"].startswith(f"{job['JobIDRaw']}.")]
+    parts = [
+        _part(job, [each for each in records if each["JobIDRaw"].startswith(f"{raw}.")]) for raw, job in jobs.items()
+    ]
+    held_s = sum(part.cpu_s for part in parts)
+    used = [part.used_s for part in parts]
+    gpus = sum(part.gpus for part in parts)
+    shares = [part.memory for part in parts if part.memory is not None]
+    busy = [part.gpu * part.gpus for part in parts if part.gpu is not None]
+    before_s, after_s = _around(events)
+    return Efficiency(
+        nodes=sum(part.nodes for part in parts),
+        elapsed_s=max(part.elapsed_s for part in parts),
+        cpu=sum(each for each in used if each) / held_s if all(used) and held_s else None,
+        memory=max(shares, default=None),
+        gpus=gpus,
+        gpu=sum(busy) / gpus if busy and gpus else None,
+        before_s=before_s,
+        after_s=after_s,
+    )
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One job, or one component of a heterogeneous job."""
+
+    nodes: int
+    elapsed_s: int
+    cpu_s: int
+    """CPU time that it held."""
+    used_s: float | None
+    memory: float | None
+    gpus: int
+    gpu: float | None
+
+
+def _part(job: dict[str, str], steps: Sequence[dict[str, str]]) -> _Part:
     elapsed, cpus, nodes = int(job["ElapsedRaw"] or 0), int(job["NCPUS"] or 0), int(job["NNodes"] or 1)
-    used_s = elapsed_s(job["TotalCPU"])
     tres = _tres(job["AllocTRES"])
     peaks = [size(record["MaxRSS"]) for record in steps if record["MaxRSS"]]
     per_node = size(tres["mem"]) / nodes if "mem" in tres else None
-    before_s, after_s = _around(events)
-    return Efficiency(
+    gpus = int(tres.get("gres/gpu", 0))
+    return _Part(
         nodes=nodes,
         elapsed_s=elapsed,
-        cpu=used_s / (cpus * elapsed) if used_s and cpus and elapsed else None,
+        cpu_s=cpus * elapsed,
+        used_s=elapsed_s(job["TotalCPU"]),
         memory=max(peaks) / per_node if peaks and per_node else None,
-        gpus=int(tres.get("gres/gpu", 0)),
-        gpu=_gpu_use(steps, int(tres.get("gres/gpu", 0))),
-        before_s=before_s,
-        after_s=after_s,
+        gpus=gpus,
+        gpu=_gpu_use(steps, gpus),
     )
 
 

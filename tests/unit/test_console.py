@@ -198,6 +198,18 @@ def test_use_of_the_nodes() -> None:
     ]  # fmt: skip
 
 
+def test_the_components_of_a_heterogeneous_job_are_taken_together() -> None:
+    """As sacct of 22.05 lists them: a number of its own for each."""
+    rows = [
+        "9|COMPLETED|100|1|1|00:01:40||cpu=1,mem=2G,node=1|", "9.0|COMPLETED|100|1|1|00:01:40|1G|cpu=1|",
+        "10|COMPLETED|100|2|4|00:01:40||cpu=4,mem=4G,node=2,gres/gpu=4|",
+        "10.0|COMPLETED|100|2|4|00:01:40|1536M|cpu=4|gres/gpuutil=200",
+    ]  # fmt: skip
+    found = efficiency("\n".join(rows), [])
+    assert found and (found.nodes, found.elapsed_s, found.gpus) == (3, 100, 4)
+    assert (found.cpu, found.memory, found.gpu) == (200 / 500, 0.75, 0.5)
+
+
 def test_what_is_not_known_is_not_made_up() -> None:
     assert efficiency("", []) is None
     found = efficiency("12|RUNNING|0|1|4|00:00:00||cpu=4|\n", [])
