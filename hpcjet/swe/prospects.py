@@ -19,6 +19,8 @@ class Prospects:
     """The group whose nodes do the work; None: all."""
     expected: int = 0
     """Nodes of the head allocation that do the work."""
+    boot_s: float = math.inf
+    """How long those of the head allocation may take to come."""
     grows: frozenset[str] = frozenset()
     """Groups of which new nodes may come as long as the run lasts."""
     life_s: Mapping[str, float] = field(default_factory=dict)
@@ -39,6 +41,7 @@ class Prospects:
             head=head,
             group=group,
             expected=sum(each.nodes for each in works if each in plan.head_groups),
+            boot_s=plan.boot_timeout_s,
             grows=frozenset(each.name for each in works if each in plan.worker_groups and each.max_nodes > 0),
             life_s={name: minutes * 60.0 for name, minutes in times.items() if minutes is not None},
             head_life_s=math.inf if plan.groups[0].time_min is None else plan.groups[0].time_min * 60.0,
@@ -55,9 +58,10 @@ class Prospects:
         allocation, separator, _ = member.rpartition(":")
         return not separator or allocation == self.head
 
-    def may_come(self, seen: Collection[str]) -> bool:
-        """Whether there may be other nodes than those members that were seen or lost, too small ones left out."""
-        return bool(self.grows) or sum(self.is_of_head(member) for member in seen) < self.expected
+    def may_come(self, seen: Collection[str], *, waited_s: float = 0.0) -> bool:
+        """Whether there may be other nodes than those members that were seen, or lost, since the work began."""
+        own = sum(self.is_of_head(member) for member in seen)
+        return bool(self.grows) or (own < self.expected and waited_s < self.boot_s)
 
     def head_ends(self, nodes: Iterable[UsableNode]) -> float | None:
         """When the head allocation ends, in Unix seconds; None where it is not known."""

@@ -43,6 +43,7 @@ class Workers:
         self._ray, self._cluster, self._exp, self._settings = cluster.ray, cluster, exp, settings
         self._serving, self._keeps, self._clock = serving, keeps, clock
         self._prospects, self._usage = prospects or Prospects(), usage or Usage()
+        self._began = clock.monotonic()
         self._nodes: dict[str, UsableNode] = {}
         """Those that attempts are made on, by Ray's id."""
         self._seen: set[str] = set()
@@ -93,7 +94,8 @@ class Workers:
     def may_come(self) -> bool:
         """Whether there may be other nodes than those that were there; of a group whose nodes are too small none is."""
         grows = self._prospects.grows - self._too_small.keys()
-        return replace(self._prospects, grows=grows).may_come(self._seen)
+        waited_s = self._clock.monotonic() - self._began
+        return replace(self._prospects, grows=grows).may_come(self._seen, waited_s=waited_s)
 
     def lose(self, worker: Worker, detail: str, *, with_node: bool = False, given_up: bool = False) -> None:
         """A process is gone, or is to be; another takes its place unless its node is gone, or is `given_up`."""

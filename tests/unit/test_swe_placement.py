@@ -65,6 +65,7 @@ GROUPS = "+cluster.groups={head: {nodes: 1}, cpu: {nodes: 0, max: 4, time_min: 6
 def test_prospects_of_one_group() -> None:
     one = Prospects.of(plan("cluster.nodes=3"), None, head="9-0", restart=0)
     assert (one.expected, one.grows, one.life_s) == (3, frozenset(), {"main": 36_000})
+    assert not one.may_come({"9-0:0"}, waited_s=10_000)
     assert one.may_come({"9-0:0", "9-0:1"}) and not one.may_come({"9-0:0", "9-0:1", "9-0:2"})
     assert one.works(node(group="main")) and one.works(node(group=""))
 
