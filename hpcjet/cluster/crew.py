@@ -51,11 +51,13 @@ class Crew:
         hosts: Sequence[str],
         secret: str,
         tell: Callable[[str], None],
+        own_end: Callable[[], float | None] = lambda: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.register = Register()
         self._plan, self._place_name, self._hub, self._events = plan, place_name, hub, events
         self._hosts, self._secret, self._tell, self._clock = hosts, secret, tell, clock
+        self._own_end = own_end
         self._notes: list[tuple[Event, float, dict[str, Fact]]] = []
         self._released: set[str] = set()
         self._looked = 0.0
@@ -146,9 +148,9 @@ class Crew:
         self._hub.tell(name, WELCOME, proof=heads_proof(self._secret, str(word.facts.get("nonce", ""))))
         self._note(Event.agent_up, member, at=started, rank=member.rank)
 
-    def _known_of(self, rank: int) -> dict[str, str]:
+    def _known_of(self, rank: int) -> dict[str, Any]:
         """What is known better here of a node of the head allocation."""
-        return {"host": self._hosts[rank], "group": self._plan.group_of(rank).name}
+        return {"host": self._hosts[rank], "group": self._plan.group_of(rank).name, "ends": self._own_end()}
 
     def _objection(self, member: Member, known: Member | None) -> str:
         """Why it may not join; empty if it may."""

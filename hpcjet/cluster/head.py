@@ -19,6 +19,7 @@ from hpcjet.cluster.members import DONE, RAY, Members, member_name
 from hpcjet.cluster.network import LOOPBACK, Link, choose, links
 from hpcjet.cluster.network_here import network_env_here
 from hpcjet.cluster.outbox import DRAIN, IDLE, NOTE
+from hpcjet.cluster.own_end import OwnEnd
 from hpcjet.cluster.ports import BLOCK, free_blocks
 from hpcjet.cluster.ray_args import head_args, member_labels
 from hpcjet.cluster.ray_process import PORT_TRIES, RayProcess, object_store
@@ -26,7 +27,7 @@ from hpcjet.cluster.register import Member, Standing
 from hpcjet.cluster.rendezvous import HEAD, leave_pointer, lost_file, take_pointer_away
 from hpcjet.cluster.sidecar import Sidecar, has_sidecar
 from hpcjet.cluster.signals import Interrupted
-from hpcjet.cluster.site import Site, ends_at, renewed_token, token_name
+from hpcjet.cluster.site import Site, renewed_token, token_name
 from hpcjet.errors import BootstrapError, NodeLostError, WorkloadError
 from hpcjet.rundir import atomic_write
 
@@ -74,6 +75,7 @@ class Head:
         """Take the first free block of ports, and tell the others where to find us."""
         site = self._site
         earlier = renewed_token(site)
+        self._end = OwnEnd(ask=bool(self._plan.worker_groups))
         self._blocks = free_blocks(site.place.name)
         for ports in self._blocks:
             try:
@@ -89,6 +91,7 @@ class Head:
                 hosts=self._hosts,
                 secret=site.secret,
                 tell=self._tell,
+                own_end=self._end.known,
             )
             addresses = [link.address for link in links()] or ["127.0.0.1"]
             site.meeting.leave(HEAD, {"addresses": addresses, "port": ports.lifeline})
@@ -250,7 +253,7 @@ class Head:
             address=self._address,
             state=Standing.joined,
             since=time.time(),
-            ends=ends_at(os.environ),
+            ends=self._end.known(),
             cpus=place.cpus,
             gpus=place.gpus,
         )
