@@ -241,3 +241,13 @@ def test_without_a_final_observation_no_bootstrap_is_invented() -> None:
     )  # fmt: skip
     assert steps.valid[:, 0].tolist() == [True, False]
     assert discounted_returns(steps)[:, 0] == pytest.approx([1 + GAMMA * 4, 4.0])
+
+
+def test_what_stands_in_a_row_between_two_lives_belongs_to_neither() -> None:
+    steps = trajectories(
+        np.array([[1.0], [50.0], [2.0]]), np.full((3, 1), 7.0), np.full(1, 5.0), gamma=GAMMA,
+        terminated=np.array([[1], [0], [0]]), truncated=np.array([[0], [1], [0]]), final_values=np.full((3, 1), 9.0),
+        present=np.array([[1], [0], [1]]),
+    )  # fmt: skip
+    assert steps.valid[:, 0].tolist() == [True, False, True]
+    assert discounted_returns(steps)[[0, 2], 0] == pytest.approx([1.0, 2 + GAMMA * 5])
