@@ -1,5 +1,6 @@
 """Where the time of the nodes went: at work, idle, booting, draining, lost. Pure."""
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,7 +8,8 @@ from typing import Any
 from hpcjet.ledger.span import Span, Stand
 
 KINDS = ("busy", "idle", "booting", "draining", "wasted")
-"""busy: slots at work over slots; draining: what was free then; wasted: work lost with its node, and dead nodes."""
+"""busy: slots at work over slots; booting: until it can begin with work; draining: what was free then; wasted: work that
+was lost with its node, and dead nodes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,14 +133,23 @@ def _member(spans: Sequence[Span], use: Mapping[str, Any], *, whole: bool, is_ov
         busy = max(busy, sum(span.worked_s for span in spans if span.stand in (Stand.joined, Stand.draining)))
     busy = min(busy, in_run)
     wasted = min(wasted, in_run - busy)
-    draining = min(stood[Stand.draining], in_run - busy - wasted)
+    starting = min(_starting_s(spans, use), in_run - busy - wasted)
+    draining = min(stood[Stand.draining], in_run - busy - wasted - starting)
     return {
         "busy": busy,
-        "idle": in_run - busy - wasted - draining,
-        "booting": stood[Stand.booting],
+        "idle": in_run - busy - wasted - starting - draining,
+        "booting": stood[Stand.booting] + starting,
         "draining": draining,
         "wasted": wasted + stood[Stand.dead],
     }
+
+
+def _starting_s(spans: Sequence[Span], use: Mapping[str, Any]) -> float:
+    """From when a node joined until a process there could begin with work, which none may ever have."""
+    joined = min((span.begin for span in spans if span.stand is Stand.joined), default=None)
+    if joined is None or "ready" not in use:
+        return 0.0
+    return max(0.0, float(use["ready"]) - joined) if use["ready"] else math.inf
 
 
 def most_at_once(spans: Iterable[Span]) -> int:

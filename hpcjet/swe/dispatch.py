@@ -165,6 +165,7 @@ class Dispatcher:
             name, isolation = said
             self.isolation[name] = isolation
             worker.ready = None
+            self._usage.is_ready(worker.node.member)
         for answer in [each for each in worker.jobs if each in done]:
             record = self._answer(worker, answer)
             if record is None:

@@ -1,6 +1,7 @@
 """usage.json: how much of the nodes the attempts used, by member; the ledger is made of it.
 
-{member: {"group", "host", "job", "slots", "busy_s", "running_s", "wasted_s", "attempts", "lost", "since"}}. The seconds
+{member: {"group", "host", "job", "slots", "busy_s", "running_s", "wasted_s", "attempts", "lost", "since",
+"ready"}}. The seconds
 are those of attempts over the slots of the member, so that a node whose slots are all at work is busy for one second in
 a second. `running_s` is of attempts under way; `wasted_s` of those that were lost with the node or its process.
 """
@@ -28,7 +29,9 @@ class MemberUse:
     attempts: int = 0
     lost: int = 0
     since: float = 0.0
-    """Unix seconds."""
+    """When its first process was asked for, in Unix seconds."""
+    ready: float = 0.0
+    """When one could begin with work; 0 before."""
 
 
 class Usage:
@@ -45,6 +48,10 @@ class Usage:
         job = node.member.rpartition(":")[0].rpartition("-")[0]
         use = self._members.setdefault(node.member, MemberUse(node.group, node.host, job, since=round(self._now(), 3)))
         use.slots += slots
+
+    def is_ready(self, member: str) -> None:
+        """A process there can begin with work."""
+        self._members[member].ready = self._members[member].ready or round(self._now(), 3)
 
     def ended(self, member: str, seconds: float) -> None:
         """An attempt on it left a record."""

@@ -89,6 +89,15 @@ def test_one_node_that_joins_works_and_is_given_back() -> None:
     assert (cpu["nodes"], cpu["most_at_once"], cpu["attempts_lost"]) == (1, 1, 1)
 
 
+def test_a_node_boots_until_a_process_there_can_begin() -> None:
+    entries, usage = [*head(0, 1000), *worker(100, 110)], {"group": "cpu", "busy_s": 700.0, "ready": T0 + 125}
+    assert of(ledger(entries, {"10-0:0": usage}), "cpu") == {"busy": 700, "idle": 175, "booting": 25}
+    never = {"group": "cpu", "ready": 0.0}
+    assert of(ledger(entries, {"10-0:0": never}), "cpu") == {"booting": 900}
+    late = {**usage, "ready": T0 + 5000}
+    assert of(ledger(entries, {"10-0:0": late}), "cpu") == {"busy": 700, "booting": 200}
+
+
 def test_a_node_that_is_preempted_is_had_until_then() -> None:
     entries = [*head(0, 1000), *worker(100, 110), note(300, "leaving", "10-0:0"), note(300, "node_lost", "10-0:0")]
     found = ledger(entries, {"10-0:0": {"group": "cpu", "busy_s": 100.0, "wasted_s": 90.0}})

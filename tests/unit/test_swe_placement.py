@@ -121,12 +121,13 @@ def test_usage_is_kept_over_restarts() -> None:
     usage = Usage(now=lambda: 5.0)
     usage.add_slots(node(), 3)
     usage.add_slots(node(), 1)
+    usage.is_ready("9-0:1")
     usage.ended("9-0:1", 8.0)
     usage.lost("9-0:1", 2.0)
     [facts] = json.loads(usage.to_json({"9-0:1": 4.0})).values()
     assert facts == {
         "group": "cpu", "host": "n1", "job": "9", "slots": 4, "busy_s": 2.0, "running_s": 1.0, "wasted_s": 0.5,
-        "attempts": 1, "lost": 1, "since": 5.0,
+        "attempts": 1, "lost": 1, "since": 5.0, "ready": 5.0,
     }  # fmt: skip
     again_ = Usage(read_usage(usage.to_json({"9-0:1": 4.0})))
     again_.add_slots(node(member="9-1:1"), 2)
