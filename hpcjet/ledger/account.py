@@ -8,8 +8,8 @@ from typing import Any
 from hpcjet.ledger.span import Span, Stand
 
 KINDS = ("busy", "idle", "booting", "draining", "wasted")
-"""busy: slots at work over slots; booting: until it can begin with work; draining: what was free then; wasted: work that
-was lost with its node, and dead nodes."""
+"""busy: slots at work over slots; booting: until it can begin with work; draining: what was free then; wasted: work
+that was lost with its node, and dead nodes."""
 
 
 @dataclass(frozen=True, kw_only=True)
