@@ -34,7 +34,7 @@ SOON_S, SLOW_S = 10.0, 30.0
 AGAIN_S = 60.0
 """Before a job that should have ended is cancelled again."""
 UNTOLD_S = 60.0
-"""Until a node that drains is ended where the workload tells of no work, and so not of the end of it either."""
+"""Until a node that drains is ended where neither the workload nor Ray can tell when nothing is at work there."""
 NOT_A_FAILURE = {"CANCELLED", "PREEMPTED", "NEVER_SUBMITTED"}
 """Ends before the first node that say nothing about whether the group can start."""
 
@@ -177,7 +177,7 @@ class Keeper:
             self._asked = {member: at for member, at in self._asked.items() if now - at < AGAIN_S}
             self._asked[action.member] = now
             _log.info("%s drains: %s", action.member, action.reason)
-            by = {} if self._was_told else {"by": now + UNTOLD_S}
+            by = {} if self._was_told or self._plan.ray else {"by": now + UNTOLD_S}
             self._says.say(DRAIN, member=action.member, reason=action.reason, **by)
 
     def _pause(self, action: Pause) -> None:
