@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -88,6 +88,8 @@ class Turn:
     """Worlds that failed in this step; what their agents had begun counts as truncated without a last observation."""
     state: Floats | None = None
     """[W, S]"""
+    final_state: Floats | None = None
+    """[W, S], as it was after this step before worlds began anew; for those with a last observation."""
 
 
 class WorldVector(Protocol):
@@ -104,3 +106,14 @@ class WorldVector(Protocol):
 
     def close(self) -> None:
         """Free what the worlds hold; may be called twice."""
+
+
+@runtime_checkable
+class Resumable(Protocol):
+    """A WorldVector that can go on from where another one was."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next steps depend on, copied."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> Turn:
+        """Go on from there; the turn holds what stands now, and nothing of the step that led there."""

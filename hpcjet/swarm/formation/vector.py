@@ -14,6 +14,8 @@ from hpcjet.swarm.vector import Episode, Floats, GroupSpec, GroupTurn, Turn, Vec
 
 GROUP = "agent"
 STATE_SIZE = 8
+_CORE = ("position", "velocity", "slot", "clock", "episode")
+"""What the core's next steps depend on."""
 ACTIONS = ActionLayout((Continuous((-1.0, -1.0), (1.0, 1.0)),))
 
 
@@ -73,11 +75,29 @@ class FormationVector:
     def close(self) -> None:
         pass
 
+    def state_dict(self) -> dict[str, Any]:
+        parts = {name: getattr(self.core, name).copy() for name in _CORE}
+        return {**parts, "seed": self.core.seed, "returns": self._returns.copy(), "collisions": self._collisions.copy()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> Turn:
+        core = self.core
+        for name in _CORE:
+            part = getattr(core, name)
+            if state[name].shape != part.shape:
+                raise ValueError(f"{name} has shape {state[name].shape}, {part.shape} is wanted")
+            part[:] = state[name]
+        core.seed = state["seed"]
+        self._returns[:], self._collisions[:] = state["returns"], state["collisions"]
+        observation = self._empty()
+        core.observe(observation)
+        return self._turn(observation, np.zeros(self._shape, dtype=np.float32))
+
     def _next_episodes(self, ended: npt.NDArray[np.int64], observation: Floats, reward: Floats) -> Turn:
         core = self.core
         episodes = self._episodes(ended)
         rows = core.rows(ended)
         final = observation if len(ended) == core.worlds else observation[rows]
+        final_state = self._state(observation.reshape(*self._shape, -1)) if self.spec.state_size else None
         if final is observation:
             observation = self._empty()
         core.reset(ended)
@@ -88,7 +108,7 @@ class FormationVector:
         group.truncated = np.zeros(self._shape, dtype=bool)
         group.truncated[ended] = True
         group.final_rows, group.final_observation = rows, final
-        turn.episodes = episodes
+        turn.episodes, turn.final_state = episodes, final_state
         return turn
 
     def _checked(self, actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
