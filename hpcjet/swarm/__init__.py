@@ -25,5 +25,11 @@ values of its observations: what a paused agent earns goes to its last action, n
 another, and steps whose outcome is not known are not learned from. `returns` makes advantages and targets of it,
 `losses` (torch) what is minimised, `sampling` chooses what is learned from.
 
-Everything here but `losses` is numpy alone; Gymnasium and PettingZoo are imported where their environments are used.
+**Policies** (`policy`) act for groups, or single rows, as a `policy_map` says: `acting.Actor` asks each for all of its
+agents at once. A backend is one module that makes policies and learners; `torch_backend` is the one there is. Learners
+(`learning` holds what they share) do PPO or V-trace for one rank; the same seed gives the same bits, also after a
+resume. `trainer.Trainer` acts and learns in one process.
+
+Everything here is numpy alone when imported, but `losses` (torch); torch, Gymnasium and PettingZoo are imported where
+they are used.
 """

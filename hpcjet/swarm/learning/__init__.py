@@ -1,0 +1,1 @@
+"""From fragments to what a learner needs: settings, batches of samples, targets; numpy alone."""

@@ -1,0 +1,65 @@
+"""How a policy learns."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from hpcjet.config.check import at_least, bad
+
+
+class Algorithm(Enum):
+    """What is minimised.
+
+    ppo: the clipped surrogate over several epochs, advantages by GAE (IPPO, MAPPO with a central critic).
+    vtrace: the policy gradient with V-trace, made anew for each minibatch (IMPALA).
+    """
+
+    ppo = "ppo"
+    vtrace = "vtrace"
+
+
+@dataclass
+class LearnerConfig:
+    """One learner."""
+
+    algorithm: Algorithm = Algorithm.ppo
+    """ppo or vtrace."""
+    learning_rate: float = 3e-4
+    """Of Adam."""
+    adam_epsilon: float = 1e-5
+    epochs: int = 4
+    """How often each sample is learned from; 1 is usual for vtrace."""
+    minibatch: int = 8000
+    """Most agent-steps in a step of the optimiser; batches are split evenly."""
+    microbatch: int | None = None
+    """Most agent-steps at a time; gradients are added up to those of the minibatch. Only memory and speed change."""
+    gamma: float = 0.99
+    trace: float = 0.95
+    """Lambda, of GAE or V-trace."""
+    clip: float = 0.2
+    """ppo: how far the ratio of probabilities may move from 1."""
+    clip_rho: float = 1.0
+    """vtrace: greatest importance weight of a temporal difference, and of the policy's gradient."""
+    clip_c: float = 1.0
+    """vtrace: greatest importance weight in the trace."""
+    standardise: bool = True
+    """Standardise advantages over the batch (ppo) or the minibatch (vtrace)."""
+    value_coefficient: float = 0.5
+    entropy_coefficient: float = 0.0
+    value_clip: float | None = None
+    """ppo: how far values may move from what they were at acting time, in the scale of the value network."""
+    huber_delta: float | None = None
+    """Beyond this error, in the scale of the value network, its loss is linear."""
+    max_grad_norm: float = 0.5
+    compile: bool = False
+    """ppo: compile the loss (torch.compile; takes about a minute at the first update)."""
+
+    def __post_init__(self) -> None:
+        for key in ("epochs", "minibatch", "microbatch"):
+            at_least(key, getattr(self, key), 1)
+        for key in ("learning_rate", "adam_epsilon", "clip", "value_clip", "huber_delta", "max_grad_norm"):
+            value = getattr(self, key)
+            if value is not None and not value > 0:
+                raise bad(key, value, "it must be above 0", f"set {key} to a positive number")
+        for key in ("gamma", "trace"):
+            if not 0 <= getattr(self, key) <= 1:
+                raise bad(key, getattr(self, key), "it must be from 0 to 1", f"set {key}=0.95")

@@ -1,0 +1,115 @@
+"""What a backend gives: policies that act, and learners that change them. Arrays of numpy go in and come out.
+
+A backend is one module with `make_policy` and `make_learner`. Everything that is not a network (noise, trajectories,
+advantages, the choice of samples) is made outside of it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from hpcjet.swarm.fragment import Fragment
+from hpcjet.swarm.learning.config import LearnerConfig
+from hpcjet.swarm.policy.config import PolicyConfig
+from hpcjet.swarm.spaces.layout import ActionLayout
+from hpcjet.swarm.vector import Bools, Floats
+
+
+@dataclass(frozen=True)
+class PolicySpec:
+    """Shapes of what a policy sees and does."""
+
+    observation_size: int
+    """F"""
+    actions: ActionLayout
+    has_mask: bool = False
+    state_size: int = 0
+    """S, floats of global state that its values are made from besides the observation; 0 for none."""
+
+
+class Acts(NamedTuple):
+    """What N agents do."""
+
+    action: npt.NDArray[Any]
+    """[N, A]"""
+    log_prob: Floats
+    """[N]"""
+    value: Floats | None
+    """[N], in units of reward."""
+
+
+class Policy(Protocol):
+    """Weights of one version. No method changes them but `load_weights`."""
+
+    spec: PolicySpec
+    version: int
+    """How often it was updated."""
+
+    def act(
+        self,
+        observation: Floats,
+        noise: Floats | None,
+        *,
+        mask: Bools | None = None,
+        state: Floats | None = None,
+        with_values: bool = True,
+    ) -> Acts:
+        """Actions for [N, F], with noise [N, outputs] as `noise.draw` makes it, or the likeliest ones without.
+
+        Rows do not depend on each other: what stands in rows of absent agents changes nothing.
+        """
+
+    def values(self, observation: Floats, state: Floats | None = None) -> Floats:
+        """V [N] of [N, F] and, with a central critic, [N, S]; in units of reward."""
+
+    def weights(self) -> dict[str, npt.NDArray[Any]]:
+        """All that acting and values need, copied."""
+
+    def load_weights(self, weights: Mapping[str, npt.NDArray[Any]], version: int) -> None:
+        """Take those of another policy of the same form. Raises ConfigError if a name or shape does not fit."""
+
+
+class Learner(Protocol):
+    """Changes one policy; deterministic given its seed, on one machine with one number of threads."""
+
+    @property
+    def policy(self) -> Policy: ...
+
+    def update(self, fragments: Sequence[Fragment]) -> dict[str, float]:
+        """Learn from these once (all epochs), raise the policy's version, and tell how it went."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights, optimiser, normaliser, random numbers and version: all that the next update depends on."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there, bit for bit. Raises ConfigError for a policy of another form."""
+
+
+class Backend(Protocol):
+    """How a module is seen that makes policies of one library."""
+
+    def make_policy(self, spec: PolicySpec, config: PolicyConfig, seed: int) -> Policy: ...
+
+    def make_learner(self, policy: Policy, config: LearnerConfig, seed: int) -> Learner: ...
+
+
+def check_columns(what: str, array: npt.NDArray[Any] | None, rows: int, columns: int) -> None:
+    """Raise ValueError unless the array is [rows, columns]; 0 columns want None."""
+    shape = None if array is None else array.shape
+    wanted = (rows, columns) if columns else None
+    if shape != wanted:
+        raise ValueError(f"{what} has shape {shape}, {wanted} is wanted")
+
+
+def check_inputs(spec: PolicySpec, observation: Floats, state: Floats | None, with_values: bool) -> None:
+    """Raise ValueError, with the shapes, unless observation and state fit the policy."""
+    if observation.ndim != 2:
+        raise ValueError(f"observation has shape {observation.shape}, (N, {spec.observation_size}) is wanted")
+    if observation.dtype != np.float32:
+        raise ValueError(f"observation is {observation.dtype}, float32 is wanted")
+    check_columns("observation", observation, len(observation), spec.observation_size)
+    if with_values:
+        check_columns("state", state, len(observation), spec.state_size)

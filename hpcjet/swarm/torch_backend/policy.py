@@ -1,0 +1,146 @@
+"""A policy of torch: two networks of the same form, one for actions, one for values."""
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hpcjet.errors import ConfigError
+from hpcjet.swarm.policy.config import Activation, PolicyConfig
+from hpcjet.swarm.policy.interface import Acts, PolicySpec, check_columns, check_inputs
+from hpcjet.swarm.torch_backend import heads
+from hpcjet.swarm.value_normaliser import ValueNormaliser
+from hpcjet.swarm.vector import Bools, Floats
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+NORMALISER = "value_normaliser."
+
+
+class TorchPolicy:
+    """`modules` holds `actor`, `critic` and `log_std`; weights begin orthogonal, biases at 0."""
+
+    def __init__(self, spec: PolicySpec, config: PolicyConfig, seed: int) -> None:
+        import torch
+        from torch import nn
+
+        self.spec, self.config, self.version = spec, config, 0
+        rng = torch.Generator().manual_seed(seed)
+        std = nn.Parameter(torch.full((heads.reals(spec.actions),), float(config.log_std)))
+        self.modules: Any = nn.ModuleDict({
+            "actor": _network(spec.observation_size, spec.actions.outputs, config, rng, gain=0.01),
+            "critic": _network(spec.observation_size + spec.state_size, 1, config, rng, gain=1.0),
+            "log_std": nn.ParameterList([std]),
+        })  # fmt: skip
+        self.normaliser = ValueNormaliser(config.value_norm_beta) if config.value_norm else None
+
+    @property
+    def log_std(self) -> "Tensor":
+        std: Tensor = self.modules["log_std"][0]
+        return std
+
+    def evaluate(self, observation: "Tensor", action: "Tensor", mask: "Tensor | None") -> "tuple[Tensor, Tensor]":
+        """Log-probabilities and entropies [N], with gradients."""
+        outputs, layout = self.modules["actor"](observation), self.spec.actions
+        return (
+            heads.log_prob(layout, outputs, self.log_std, action, mask),
+            heads.entropy(layout, outputs, self.log_std, mask),
+        )
+
+    def value_outputs(self, observation: "Tensor", state: "Tensor | None") -> "Tensor":
+        """What the value network puts out, [N], in its own scale, with gradients."""
+        import torch
+
+        seen = observation if state is None else torch.cat([observation, state], dim=-1)
+        outputs: Tensor = self.modules["critic"](seen)
+        return outputs.squeeze(-1)
+
+    def act(
+        self,
+        observation: Floats,
+        noise: Floats | None,
+        *,
+        mask: Bools | None = None,
+        state: Floats | None = None,
+        with_values: bool = True,
+    ) -> Acts:
+        import torch
+
+        spec, rows = self.spec, len(observation)
+        check_inputs(spec, observation, state, with_values)
+        if noise is not None:
+            check_columns("noise", noise, rows, spec.actions.outputs)
+        check_columns("mask", mask, rows, spec.actions.choices if spec.has_mask else 0)
+        with torch.inference_mode():
+            seen, allowed = torch.from_numpy(observation), None if mask is None else torch.from_numpy(mask)
+            outputs = self.modules["actor"](seen)
+            chance = None if noise is None else torch.from_numpy(noise)
+            action = heads.choose(spec.actions, outputs, self.log_std, chance, allowed)
+            log_prob = heads.log_prob(spec.actions, outputs, self.log_std, action, allowed)
+            value = self._values(seen, state) if with_values else None
+            return Acts(action.numpy(), log_prob.numpy(), value)
+
+    def values(self, observation: Floats, state: Floats | None = None) -> Floats:
+        import torch
+
+        check_inputs(self.spec, observation, state, True)
+        with torch.inference_mode():
+            return self._values(torch.from_numpy(observation), state)
+
+    def _values(self, observation: "Tensor", state: Floats | None) -> Floats:
+        import torch
+
+        outputs = self.value_outputs(observation, None if state is None else torch.from_numpy(state)).numpy()
+        return outputs if self.normaliser is None else np.asarray(self.normaliser.denormalise(outputs), np.float32)
+
+    def weights(self) -> dict[str, npt.NDArray[Any]]:
+        copied = {name: part.detach().numpy().copy() for name, part in self.modules.state_dict().items()}
+        if self.normaliser is not None:
+            copied |= {NORMALISER + name: np.float64(part) for name, part in self.normaliser.state().items()}
+        return copied
+
+    def load_weights(self, weights: Mapping[str, npt.NDArray[Any]], version: int) -> None:
+        import torch
+
+        own = self.weights()
+        form, given = ({name: np.shape(part) for name, part in each.items()} for each in (own, weights))
+        for name in sorted(form.keys() | given.keys()):
+            if form.get(name) != given.get(name):
+                raise ConfigError(
+                    f"weights: {name} has shape {given.get(name, 'none (it is missing)')}, this policy has "
+                    f"{form.get(name, 'no such part')}; load weights of a policy with the same settings and spaces"
+                )
+        parts = {name: torch.from_numpy(np.array(p)) for name, p in weights.items() if not name.startswith(NORMALISER)}
+        self.modules.load_state_dict(parts)
+        if self.normaliser is not None:
+            numbers = {name: float(weights[NORMALISER + name]) for name in self.normaliser.state()}
+            self.normaliser = ValueNormaliser(**numbers)
+        self.version = version
+
+
+def _network(inputs: int, outputs: int, config: PolicyConfig, rng: Any, *, gain: float) -> "nn.Sequential":
+    from torch import nn
+
+    layers: list[Any] = []
+    for width in config.hidden:
+        layers += [_linear(inputs, width, math.sqrt(2), rng), _activation(config.activation)]
+        inputs = width
+    return nn.Sequential(*layers, _linear(inputs, outputs, gain, rng))
+
+
+def _linear(inputs: int, outputs: int, gain: float, rng: Any) -> "nn.Linear":
+    from torch import nn
+
+    layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)  # type: ignore[no-untyped-call]
+    nn.init.orthogonal_(layer.weight, gain, generator=rng)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def _activation(which: Activation) -> "nn.Module":
+    from torch import nn
+
+    return nn.Tanh() if which is Activation.tanh else nn.ReLU()

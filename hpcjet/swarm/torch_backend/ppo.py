@@ -1,0 +1,105 @@
+"""PPO: several epochs over a batch, by minibatches; IPPO, or MAPPO with a central critic."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpcjet.swarm.fragment import Fragment
+from hpcjet.swarm.learning.batch import Batch, batch_of
+from hpcjet.swarm.learning.config import LearnerConfig
+from hpcjet.swarm.torch_backend.learner import TorchLearner
+from hpcjet.swarm.torch_backend.policy import TorchPolicy
+from hpcjet.swarm.vector import Ints
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Parts = dict[str, "Tensor"]
+
+
+class PPOLearner(TorchLearner):
+    def __init__(self, policy: TorchPolicy, config: LearnerConfig, seed: int) -> None:
+        super().__init__(policy, config, seed)
+        self._loss: Any = self.losses
+        if config.compile:
+            import torch
+
+            self._loss = torch.compile(self.losses, dynamic=False)
+
+    def update(self, fragments: Sequence[Fragment]) -> dict[str, float]:
+        """Learn from these once. Raises ValueError, with shapes, for a fragment of another policy."""
+        import torch
+
+        c = self.config
+        batch = batch_of(fragments, self.policy, c)
+        if len(batch.index):
+            parts = self._tensors(batch)
+            for _ in range(c.epochs):
+                for minibatch in self.minibatches(batch.index, c.minibatch):
+                    total = torch.tensor(float(len(minibatch)))
+                    for share in np.array_split(minibatch, -(-len(minibatch) // (c.microbatch or c.minibatch))):
+                        loss, noted = self._loss(_gathered(parts, share), total)
+                        loss.backward()
+                        self.note(**noted)
+                    self.step()
+        self.policy.version += 1
+        return {**self.metrics(), "samples": float(len(batch.index))}
+
+    def losses(self, parts: Parts, total: "Tensor") -> "tuple[Tensor, Parts]":
+        """The loss of a share of a minibatch with `total` samples, and its parts."""
+        import torch
+
+        from hpcjet.swarm.losses import masked_mean, ppo_loss, value_loss
+
+        c = self.config
+        counted = torch.ones_like(parts["advantage"], dtype=torch.bool)
+        log_prob, entropy = self.policy.evaluate(parts["observation"], parts["action"], parts.get("action_mask"))
+        outputs = self.policy.value_outputs(parts["observation"], parts.get("state"))
+        noted = {
+            "policy_loss": ppo_loss(
+                log_prob, parts["log_prob"], parts["advantage"], counted, clip=c.clip, total=total
+            ),
+            "value_loss": value_loss(
+                outputs, parts["returns"], counted, old_outputs=parts["value"], clip=c.value_clip,
+                huber_delta=c.huber_delta, total=total,
+            ),
+            "entropy": masked_mean(entropy, counted, total=total),
+            "kl": masked_mean(parts["log_prob"] - log_prob.detach(), counted, total=total),
+        }  # fmt: skip
+        loss = noted["policy_loss"] + c.value_coefficient * noted["value_loss"]
+        return loss - c.entropy_coefficient * noted["entropy"], {name: part.detach() for name, part in noted.items()}
+
+    def _tensors(self, batch: Batch) -> Parts:
+        """The batch with returns and values in the scale of the value network, and advantages standardised."""
+        import torch
+
+        from hpcjet.swarm.losses import standardised
+
+        returns, value, normaliser = batch.returns, batch.value, self.policy.normaliser
+        if normaliser is not None:
+            old_value = normaliser.normalise(value)
+            normaliser.update(returns[batch.index])
+            returns, value = normaliser.normalise(returns), old_value
+        arrays = {
+            "observation": batch.observation, "action": batch.action, "log_prob": batch.log_prob, "value": value,
+            "returns": returns, "advantage": batch.advantage, "action_mask": batch.action_mask,
+            "state": batch.state, "state_of": batch.state_of,
+        }  # fmt: skip
+        parts = {name: torch.from_numpy(array) for name, array in arrays.items() if array is not None}
+        if self.config.standardise:
+            index = torch.from_numpy(batch.index)
+            chosen = parts["advantage"][index]
+            parts["advantage"] = torch.zeros_like(parts["advantage"])
+            parts["advantage"][index] = standardised(chosen, torch.ones_like(chosen))
+        return parts
+
+
+def _gathered(parts: Parts, index: Ints) -> Parts:
+    import torch
+
+    chosen = torch.from_numpy(index)
+    taken = {name: part.index_select(0, chosen) for name, part in parts.items() if name != "state"}
+    if "state" in parts:
+        taken["state"] = parts["state"].index_select(0, taken.pop("state_of"))
+    return taken
