@@ -5,18 +5,25 @@ BIN = $(VENV)/bin
 # The lab's user cannot run a Python that lies in the home of root.
 SYSTEM = $(shell $(BIN)/python -c 'import sys; print("/usr/bin/python%d.%d" % sys.version_info[:2])')
 
-.PHONY: demo test check bench install lab-packages real-engine clean
+.PHONY: demo test test-lab test-rest check bench install lab-packages real-engine clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/hpcjet tasks build debian python3.11
 	@$(BIN)/hpcjet tasks validate --limit 8
 	@$(BIN)/python -m hpcjet.launch +exp=swe
 
-# What computes runs side by side (tests/conftest.py); what has deadlines to keep, or watches what is near it, alone.
+# The lab mostly waits, and has deadlines to keep: what computes runs beside it, as nice as can be, and gets what is left.
+# Attacks look for what is left anywhere on the machine, so they come last, alone.
 test: $(VENV)/.installed-dev
 	@$(MAKE) --no-print-directory --jobs=2 real-engine check lab-packages
-	$(BIN)/python -m pytest --numprocesses=auto tests/unit tests/local tests/engine
-	$(BIN)/python -m pytest tests/attack tests/nfs tests/lab
+	@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=line test-lab test-rest
+	$(BIN)/python -m pytest tests/attack
+
+test-lab:
+	$(BIN)/python -m pytest tests/lab tests/nfs
+
+test-rest:
+	nice -n 19 $(BIN)/python -m pytest --numprocesses=auto tests/unit tests/local tests/engine
 
 lab-packages:
 	@tests/packages.sh
