@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcjet.config.check import at_least
+from hpcjet.config.check import at_least, bad
 from hpcjet.errors import WorldError
 from hpcjet.swarm.acting import Actor
 from hpcjet.swarm.fragment import Fragment, Recorder
@@ -109,7 +109,13 @@ class Trainer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there: bit for bit if the worlds can be resumed, else with new episodes."""
+        """Go on from there: bit for bit if the worlds can be resumed, else with new episodes.
+
+        Raises ConfigError for a state with other policies.
+        """
+        if state["learners"].keys() != self.learners.keys():
+            allowed = f"the state has {', '.join(state['learners'])}, this trainer {', '.join(self.learners)}"
+            raise bad("policy_map", self.config.policy_map, allowed, "set it as it was then")
         for name, learner in self.learners.items():
             learner.load_state_dict(state["learners"][name])
         self.actor.rng.bit_generator.state = state["actor"]

@@ -51,7 +51,7 @@ class LearnerConfig:
     """Beyond this error, in the scale of the value network, its loss is linear."""
     max_grad_norm: float = 0.5
     compile: bool = False
-    """ppo: compile the loss (torch.compile; takes about a minute at the first update)."""
+    """ppo: compile the loss (torch.compile; takes half a minute at the first update)."""
 
     def __post_init__(self) -> None:
         for key in ("epochs", "minibatch", "microbatch"):

@@ -94,6 +94,13 @@ def test_a_map_that_does_not_fit_is_refused() -> None:
         Trainer(Bandit({"a": BOX}, 2, 2), TrainerConfig(backend="tf"))
 
 
+def test_a_state_with_other_policies_is_refused() -> None:
+    state = bandit(Bandit({"a": BOX}, 2, 2), Algorithm.ppo).state_dict()
+    other = bandit(Bandit({"a": BOX}, 2, 2), Algorithm.ppo, {"a": "mine"})
+    with pytest.raises(ConfigError, match="the state has a, this trainer mine"):
+        other.load_state_dict(state)
+
+
 def bandit(vector: Bandit, algorithm: Algorithm, policy_map: dict[str, str] | None = None) -> Trainer:
     # V-trace once, with shorter shares: it has no bound on how far several epochs take the policy.
     epochs, minibatch = (4, 320) if algorithm is Algorithm.ppo else (1, 80)
