@@ -251,9 +251,15 @@ def engine_lines(config: LaunchConfig) -> list[str]:
     """
     if not (config.exp.wants_engine and isinstance(config.engine, ServedConfig)):
         return []
+    from hpcjet.cluster.sidecar import has_sidecar
     from hpcjet.engine.check import check
 
-    return check(config.engine, plan_only(config).groups, local=isinstance(config.cluster, LocalConfig))
+    plan = plan_only(config)
+    served, workers = (
+        [group for group in groups if has_sidecar(plan, group.name)]
+        for groups in (plan.head_groups, plan.worker_groups)
+    )
+    return check(config.engine, served, local=isinstance(config.cluster, LocalConfig), workers=workers)
 
 
 def plan_only(config: LaunchConfig) -> Plan:

@@ -1,6 +1,6 @@
 """Engines: servers that answer the agents, behind OpenAI's chat-completions interface."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from hpcjet.config.engine import EngineConfig, OpenAIConfig, OracleConfig, ServedConfig
@@ -14,13 +14,17 @@ __all__ = ["Engine", "EngineSite", "Serving", "build_engine", "build_serving"]
 
 
 def build_serving(
-    config: EngineConfig, site: EngineSite, run: RunDir, *, ports: Mapping[str, int], hosts: Sequence[str]
-) -> Serving:
-    """What answers the agents of a run; nothing is started. `site` and `ports` are of the head, `hosts` all nodes."""
+    config: EngineConfig, site: EngineSite, run: RunDir, *, ports: Mapping[str, int], hosts: Mapping[int, str],
+    head: str = "", grows: bool = False,
+) -> Serving:  # fmt: skip
+    """What answers the agents of a run; nothing is started. `site` and `ports` are of the head; the others as Pool
+    takes them."""
     if isinstance(config, ServedConfig):
         from hpcjet.engine.pool import Pool
 
-        return Pool(config, run, address=site.host, ports=ports, hosts=hosts, logs=site.log.parent)
+        return Pool(
+            config, run, address=site.host, ports=ports, hosts=hosts, logs=site.log.parent, head=head, grows=grows
+        )
     # The oracle's server is the gateway's own: like a router it listens at loopback only.
     engine = build_engine(config, replace(site, host=LOOPBACK, port=ports["router"]))
     return OneServer(engine, config, run, address=site.host, port=ports["engine"], logs=site.log.parent)

@@ -1,15 +1,16 @@
 """What can be said of an engine before a job starts: its files, whether the model fits, how many replicas there are."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from hpcjet.config.check import bad
 from hpcjet.config.engine import Device, ServedConfig
 from hpcjet.engine.devices import find_devices
 from hpcjet.engine.fit import GIB, check_fit, describe
 from hpcjet.engine.model import Model, find_model, read_model
-from hpcjet.engine.placement import EngineNode, Placement, place
+from hpcjet.engine.placement import EngineNode, Placement, place, place_alone
 from hpcjet.errors import ConfigError
 from hpcjet.plan import NodeGroup
 
@@ -30,20 +31,27 @@ def resolve(config: ServedConfig, *, here: Path) -> ServedConfig:
     )
 
 
-def check(config: ServedConfig, groups: Sequence[NodeGroup], *, local: bool) -> list[str]:
+def check(
+    config: ServedConfig, groups: Sequence[NodeGroup], *, local: bool, workers: Sequence[NodeGroup] = ()
+) -> list[str]:
     """Lines that tell what the plan's nodes make of the engine. Raises ConfigError for what could not run there.
 
+    `groups` are those with replicas in the head allocation, `workers` those that have allocations of their own;
     `local`: the nodes are this machine, so its GPUs can be asked.
     """
     for key, path in (("chat_template", config.chat_template), ("image", config.image)):
         if path is not None and not path.exists():
             raise ConfigError(f"engine.{key}={path} is not there; give the path of a file that the nodes see")
     model = read_model(find_model(config.model))
-    if not local and config.device is not Device.cpu and all(group.gpus is None for group in groups):
+    if not local and config.device is not Device.cpu and all(group.gpus is None for group in [*groups, *workers]):
         return [f"{config.name}: {_weights(model)}; replicas are laid out when the nodes tell their GPUs"]
     nodes, gpu_bytes = (_this_node(config), _own_memory(config)) if local else (_nodes(groups), None)
-    placed = place(config, nodes)
-    lines = [_replicas(config, placed)]
+    alone = {group.name: _alone(config, group) for group in workers}
+    placed = place(config, nodes, grows=bool(workers)) if nodes else next(iter(alone.values()))
+    lines = [_replicas(config, placed) + ("" if nodes else " on a node")]
+    if workers:
+        most = _most(config, len(placed.replicas) if nodes else 0, workers, alone)
+        lines[0] += f"; up to {most} in all as nodes of {' and '.join(alone)} join"
     on_gpu = bool(placed.replicas[0].leader.gpus)
     known = int(config.gpu_memory_gb * GIB) if config.gpu_memory_gb else gpu_bytes
     if on_gpu and known:
@@ -54,6 +62,33 @@ def check(config: ServedConfig, groups: Sequence[NodeGroup], *, local: bool) -> 
     if placed.idle_gpus and on_gpu:
         lines.append(f"{placed.idle_gpus} GPUs are left over: no whole replica can be made of them")
     return lines
+
+
+def _alone(config: ServedConfig, group: NodeGroup) -> Placement:
+    """The replicas of each node of a group that has allocations of its own."""
+    size = config.tensor_parallel * config.pipeline_parallel
+    if config.device is not Device.cpu and size > (group.gpus or 0) > 0:
+        raise bad(
+            "engine.tensor_parallel",
+            config.tensor_parallel,
+            f"with engine.pipeline_parallel={config.pipeline_parallel} a replica takes {size} GPUs, and a node of "
+            f"{group.name} has {group.gpus}; all nodes of a replica must be of one job, which with cluster.form=jobs "
+            "those of this group are not",
+            "lower one of the two, have engine.group name the head's group, or use cluster.form=job or het",
+        )
+    return place_alone(config, _nodes([replace(group, nodes=1)])[0])
+
+
+def _most(config: ServedConfig, now: int, workers: Sequence[NodeGroup], alone: Mapping[str, Placement]) -> int:
+    """The most replicas that there will be; `now`: those of the head allocation."""
+    room = now + sum(group.max_nodes * len(alone[group.name].replicas) for group in workers)
+    asked = config.num_replicas or room
+    if asked > room:
+        raise bad(
+            "engine.replicas", config.replicas, f"there is room for {room} when all nodes have joined",
+            f"set engine.replicas={room}, or raise max of a group",
+        )  # fmt: skip
+    return asked
 
 
 def _nodes(groups: Sequence[NodeGroup]) -> list[EngineNode]:

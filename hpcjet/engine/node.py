@@ -106,7 +106,7 @@ class Node:
             try:
                 return connect(
                     [self._where["head"]], self._where["pool_port"], secret=self._key, rank=self._where["rank"],
-                    facts=asdict(facts), timeout_s=3,
+                    facts=asdict(facts), timeout_s=3, member=self._where.get("member", ""),
                 )  # fmt: skip
             except OSError:
                 if time.monotonic() > deadline:

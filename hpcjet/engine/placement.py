@@ -1,7 +1,7 @@
 """Which replica runs where: its nodes, GPUs and cores, and the cores that are left to the agents."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hpcjet.config.check import bad
 from hpcjet.config.engine import Device, ServedConfig
@@ -11,9 +11,11 @@ from hpcjet.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class EngineNode:
-    """What one node of the allocation has for engines."""
+    """What one node has for engines."""
 
     host: str
+    name: str = ""
+    """Which it is among the nodes of all allocations, two of which may be on one host; empty: its host."""
     gpus: tuple[str, ...] = ()
     """As CUDA_VISIBLE_DEVICES names them: numbers or UUIDs."""
     cores: tuple[int, ...]
@@ -21,11 +23,17 @@ class EngineNode:
     topology: Topology | None = None
     """Of exactly these GPUs, in this order."""
 
+    @property
+    def key(self) -> str:
+        return self.name or self.host
+
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
     """The part of a replica that runs on one node."""
 
+    node: str
+    """Its key."""
     host: str
     rank: int
     """0 leads: it listens for requests. The others follow it."""
@@ -56,24 +64,34 @@ class Placement:
 
     replicas: tuple[ReplicaPlace, ...]
     agents: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Host -> cores that no engine has."""
+    """Key of a node -> cores there that no engine has."""
     idle_gpus: int = 0
     """GPUs of which no replica could be made."""
 
 
-def place(config: ServedConfig, nodes: Sequence[EngineNode]) -> Placement:
+def place(config: ServedConfig, nodes: Sequence[EngineNode], *, grows: bool = False) -> Placement:
     """Lay the replicas out over the nodes, in their order.
 
     A replica that one node can hold is never spread over two. Raises ConfigError if not even one replica, or not the
-    number that was asked for, has room.
+    number that was asked for, has room; `grows`: other nodes may still hold what these do not.
     """
     on_gpus = config.device is Device.gpu or (config.device is Device.auto and any(node.gpus for node in nodes))
     spots = _on_gpus(config, nodes) if on_gpus else _on_cpus(config, nodes)
     asked = config.num_replicas
-    if not spots or (asked or 0) > len(spots):
+    if not spots or ((asked or 0) > len(spots) and not grows):
         raise _too_few(config, nodes, room=len(spots), on_gpus=on_gpus)
     chosen = spots[:asked]
     return _with_cores(config, nodes, chosen)
+
+
+def place_alone(config: ServedConfig, node: EngineNode, *, most: int | None = None) -> Placement:
+    """The replicas of one node that joins by itself: as many as it holds whole, one if it has no GPUs; at most `most`.
+
+    Raises ConfigError if it holds none.
+    """
+    found = place(replace(config, replicas="auto"), [node])
+    fewer = most is not None and most < len(found.replicas)
+    return place(replace(config, replicas=str(most)), [node]) if fewer else found
 
 
 def nodes_per_replica(config: ServedConfig, gpus_per_node: int) -> int:
@@ -121,21 +139,21 @@ def _on_cpus(config: ServedConfig, nodes: Sequence[EngineNode]) -> list[_Spot]:
 
 
 def _with_cores(config: ServedConfig, nodes: Sequence[EngineNode], spots: list[_Spot]) -> Placement:
-    free = {node.host: list(node.cores) for node in nodes}
-    here = {node.host: sum(each is node for spot in spots for each, _ in spot) for node in nodes}
+    free = {node.key: list(node.cores) for node in nodes}
+    here = {node.key: sum(each is node for spot in spots for each, _ in spot) for node in nodes}
     replicas = []
     for number, spot in enumerate(spots):
         shares = []
         for rank, (node, gpus) in enumerate(spot):
-            wanted = _wanted_cores(config, node, gpus, here[node.host])
-            cores = _near(node, gpus, free[node.host])[:wanted]
-            free[node.host] = [core for core in free[node.host] if core not in cores]
-            shares.append(Share(host=node.host, rank=rank, gpus=gpus, cores=tuple(sorted(cores))))
+            wanted = _wanted_cores(config, node, gpus, here[node.key])
+            cores = _near(node, gpus, free[node.key])[:wanted]
+            free[node.key] = [core for core in free[node.key] if core not in cores]
+            shares.append(Share(node=node.key, host=node.host, rank=rank, gpus=gpus, cores=tuple(sorted(cores))))
         replicas.append(ReplicaPlace(number=number, shares=tuple(shares)))
     used = sum(len(gpus) for spot in spots for _, gpus in spot)
     return Placement(
         replicas=tuple(replicas),
-        agents={host: tuple(cores) for host, cores in free.items()},
+        agents={key: tuple(cores) for key, cores in free.items()},
         idle_gpus=sum(len(node.gpus) for node in nodes) - used,
     )
 

@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -24,10 +24,13 @@ from hpcjet.engine.endpoint import Endpoint
 from hpcjet.engine.gateway import Dialect, Gateway, Limits
 from hpcjet.engine.gateway.keys import SHARED
 from hpcjet.engine.gauges import Gauges
-from hpcjet.engine.members import Member, PoolMembers
+from hpcjet.engine.members import Leave, PoolMembers, key_of
+from hpcjet.engine.pooled import PooledReplica
+from hpcjet.engine.quiet import Quiet
 from hpcjet.engine.router import Router
 from hpcjet.engine.run_keys import engine_key, gateway_secret
 from hpcjet.engine.served import kind
+from hpcjet.engine.serving import awaits_nothing
 from hpcjet.engine.weights import NotDone, Outcome, PoolWeights, read_asked
 from hpcjet.engine.words import PLACE, RESTART, RestartOrder, to_json
 from hpcjet.errors import ConfigError, EngineError
@@ -44,6 +47,7 @@ _LISTEN_S = 0.2
 _REMEMBERED = 1024
 _STATUS_S = 1.0
 _LOOK_S = 2.0
+_AWAIT_S = 0.5
 _CHECK_S = 60.0
 
 _log = logging.getLogger(__name__)
@@ -53,12 +57,16 @@ class Pool:
     """Serving by replicas on the nodes."""
 
     def __init__(
-        self, config: ServedConfig, run: RunDir, *, address: str, ports: Mapping[str, int], hosts: Sequence[str],
-        logs: Path,
+        self, config: ServedConfig, run: RunDir, *, address: str, ports: Mapping[str, int], hosts: Mapping[int, str],
+        logs: Path, head: str = "", grows: bool = False,
     ) -> None:  # fmt: skip
-        """`address`: of this node; `ports`: engine, router and pool on it; `logs`: folder for those of the parts."""
+        """`address`: of this node; `ports`: engine, router and pool on it; `logs`: folder for those of the parts.
+
+        `hosts`: rank -> host of the nodes of the head allocation that have replicas; `head`: its
+        <allocation>-<restart>; `grows`: whether nodes of other allocations have replicas too.
+        """
         self._config, self._run, self._ports, self._logs = config, run, ports, logs
-        self._members = PoolMembers(config, hosts)
+        self._members = PoolMembers(config, hosts, head, grows)
         self._hub: Hub | None = None
         key = engine_key(run)
         self._router = Router(host=LOOPBACK, port=ports["router"], api_key=key, log=logs / "router.log")
@@ -77,8 +85,12 @@ class Pool:
         self._tries: dict[int, int] = {}
         self._not_before: dict[int, float] = {}
         """Of replicas that failed to get the pool's weights: how often, and when they are asked again."""
+        self._quiet = Quiet(config.drain_s)
+        self._departing: queue.SimpleQueue[tuple[str, Leave | None]] = queue.SimpleQueue()
+        """Nodes that drain, or are lost where there is no Leave."""
+        self._left: set[str] = set()
         self._restarting: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
-        self._ordered: deque[tuple[int, RestartOrder]] = deque(maxlen=_REMEMBERED)
+        self._ordered: deque[tuple[str, RestartOrder]] = deque(maxlen=_REMEMBERED)
         """Restarts of parts that others left behind: each is ordered once."""
         self._news = threading.Condition()
         self._ending = threading.Event()
@@ -101,14 +113,22 @@ class Pool:
         self._thread.start()
         self._looking.start()
 
-    def wait_ready(self, *, deadline: float) -> None:
+    def wait_ready(self, *, deadline: float, awaited: Callable[[], str] = awaits_nothing) -> None:
         """Until one replica has answered a request through the whole path."""
+        allowed_s = deadline - time.monotonic()
         self._router.wait_ready(deadline=deadline)
         self._gateway.wait_ready(deadline=deadline)
-        with self._news:
-            self._news.wait_for(lambda: self._serving or self._problem, timeout=deadline - time.monotonic())
-            if not self._serving:
-                raise EngineError(self._problem or self._too_slow())
+        said = ""
+        while not (self._serving or self._problem) and time.monotonic() < deadline:
+            if what := awaited():
+                deadline = time.monotonic() + allowed_s
+                if what != said:
+                    _log.info("waiting for %s, which has the replicas", what)
+            said = what
+            with self._news:
+                self._news.wait_for(lambda: self._serving or self._problem, timeout=_AWAIT_S)
+        if not self._serving:
+            raise EngineError(self._problem or self._too_slow())
         self._gateway.check(model=self._config.name, deadline=min(deadline, time.monotonic() + _CHECK_S))
 
     def endpoint(self, session: str, *, valid_s: float) -> Endpoint:
@@ -153,6 +173,15 @@ class Pool:
         _log.info("weights %d of %s: %d of %d replicas have them", version, path, updated, len(found))
         return found
 
+    def drain(self, node: str, *, reason: str, by: float | None) -> None:
+        self._departing.put((node, Leave(reason, by)))
+
+    def lose(self, node: str) -> None:
+        self._departing.put((node, None))
+
+    def has_left(self, node: str) -> bool:
+        return node in self._left
+
     def stop(self) -> None:
         """End gateway and router; the replicas end with their sidecars."""
         self._ending.set()
@@ -166,7 +195,7 @@ class Pool:
 
     @property
     def agent_cores(self) -> Mapping[str, int]:
-        """Host -> cores that no replica has, of the hosts with replicas."""
+        """Node -> cores that no replica has, of the nodes with replicas."""
         return self._members.agents
 
     @property
@@ -178,9 +207,11 @@ class Pool:
         try:
             while not self._ending.is_set():
                 self._listen()
+                self._depart()
                 self._place()
                 self._restart()
                 self._route()
+                self._look_who_left()
                 self._write_status()
         except Exception as error:
             # The last resort: those who wait for the pool must hear of it.
@@ -193,55 +224,99 @@ class Pool:
             self._members.take(word)
             if word.word == HELLO:
                 self._first_hello = self._first_hello or time.monotonic()
-                self._tell(word.rank)
+                self._tell(key_of(word))
+
+    def _depart(self) -> None:
+        """Note which nodes drain or are lost; each is told of once."""
+        while not self._departing.empty():
+            node, leave = self._departing.get()
+            if leave is None:
+                self._members.lose(node)
+            else:
+                self._members.leaving[node] = leave
 
     def _place(self) -> None:
-        """Once, when all nodes are in, or when the others take too long."""
-        waited_s = time.monotonic() - (self._first_hello or time.monotonic())
-        if self._members.replicas or self._problem or not (self._members.all_in or waited_s > STRAGGLERS_S):
+        """On the head allocation once, when all its nodes are in or the others take too long; then, and on other
+        allocations, node by node as they join."""
+        members, waited_s = self._members, time.monotonic() - (self._first_hello or time.monotonic())
+        if self._problem:
             return
-        try:
-            self._members.place()
-        except ConfigError as error:
-            self._fail(str(error))
-            return
-        _log.info("%d replicas on %d nodes", len(self._members.replicas), len(self._members.nodes))
-        for rank in self._members.nodes:
-            self._tell(rank)
+        seated: list[str] = []
+        if not members.is_laid_out and members.any_in and (members.all_in or waited_s > STRAGGLERS_S):
+            try:
+                members.place()
+            except ConfigError as error:
+                self._fail(str(error))
+                return
+            seated = list(members.nodes) if members.replicas else []
+        refused = len(members.without)
+        seated += members.seat_late()
+        for node, why in list(members.without.items())[refused:]:
+            _log.warning("%s has no replica: %s", members.nodes[node].host, why)
+        if seated:
+            living = [each for each in members.replicas.values() if not each.retired]
+            _log.info("%d replicas on %d nodes", len(living), len({node for each in living for node in each.nodes}))
+        for node in seated:
+            self._tell(node)
 
-    def _tell(self, rank: int) -> None:
-        if self._hub and self._members.replicas:
-            parent = self._members.stage_parent(rank)
+    def _tell(self, node: str) -> None:
+        if self._hub and self._members.replicas and node not in self._left:
+            parent = self._members.stage_parent(node)
             self._hub.tell(
-                rank, PLACE, shares=to_json(self._members.orders(rank)), parent=asdict(parent) if parent else None
+                node, PLACE, shares=to_json(self._members.orders(node)), parent=asdict(parent) if parent else None
             )
 
     def _route(self) -> None:
         """Have the router know the replicas that serve, and no others."""
         for number, member in self._members.replicas.items():
-            wanted = member.serves and not self._drains(member)
+            drains = self._drains(member) if member.serves else ""
+            wanted = member.serves and not drains
             if wanted and number not in self._routed:
                 if time.monotonic() >= self._not_before.get(number, 0.0):
                     self._routed[number], self._lives[number] = False, member.life
                     self._adding.submit(self._add, number, member)
             elif number in self._routed and (not wanted or self._lives[number] != member.life):
-                self._lose(number, f"{member.state.value} {member.reason}")
+                self._lose(number, drains or f"{member.state.value} {member.reason}")
         if why := self._members.why_none():
             self._fail(why)
 
-    def _drains(self, member: Member) -> bool:
-        """Whether its allocation is about to end, and another replica goes on."""
-        ends = self._members.ends(member)
-        if ends is None or time.time() < ends - self._config.drain_s:
-            return False
-        others = [each for each in self._members.replicas.values() if each is not member and each.serves]
-        return any((self._members.ends(each) or float("inf")) > ends for each in others)
+    def _drains(self, member: PooledReplica) -> str:
+        """Why it is to get no more requests: its node is taken away soon, and another replica goes on, or it is nearly
+        too late for what is under way. Empty if it goes on."""
+        if any(node in self._left for node in member.nodes):
+            return "its node is given back"
+        now, ends, leave = time.time(), self._members.ends(member), self._members.leave_of(member)
+        if leave is not None and (self._others(member) or leave.by is None or now >= leave.by - self._config.drain_s):
+            return f"its node drains: {leave.reason}"
+        if ends is None or now < ends - self._config.drain_s:
+            return ""
+        later = any((self._members.ends(each) or float("inf")) > ends for each in self._others(member))
+        return "its allocation ends" if later else ""
+
+    def _others(self, member: PooledReplica) -> list[PooledReplica]:
+        """Those that serve, and stay."""
+        replicas = self._members.replicas.values()
+        return [
+            each for each in replicas if each is not member and each.serves and self._members.leave_of(each) is None
+        ]
 
     def _lose(self, number: int, why: str) -> None:
         """Give it no more requests, until it serves again with the pool's weights."""
         _log.warning("replica-%d gets no more requests: %s", number, why[:300])
         self._routed.pop(number, None)
         self._router.remove(self._members.replicas[number].url)
+        self._quiet.part(number)
+
+    def _look_who_left(self) -> None:
+        """The nodes that drain and have nothing of a request's under way any more."""
+        members = self._members
+        for node in members.leaving.keys() - self._left:
+            here = [number for number, _ in members.on_node(node)]
+            if node in members.gone or not any(
+                number in self._routed or not self._quiet.is_quiet(number) for number in here
+            ):
+                self._left.add(node)
+                _log.info("%s has no requests under way any more: %s", node, members.leaving[node].reason)
 
     def _restart(self) -> None:
         """Have replicas started again that do not get the pool's weights, and parts of which others began anew."""
@@ -256,7 +331,7 @@ class Pool:
         for rank, order in orders:
             self._hub.tell(rank, RESTART, **asdict(order))
 
-    def _bring_up(self, number: int, member: Member) -> bool:
+    def _bring_up(self, number: int, member: PooledReplica) -> bool:
         """Whether it has the pool's weights, and takes requests."""
         if isinstance(self._config, SglangConfig):
             return True
@@ -272,7 +347,7 @@ class Pool:
         self._tries.pop(number, None)
         return True
 
-    def _add(self, number: int, member: Member) -> None:
+    def _add(self, number: int, member: PooledReplica) -> None:
         if not self._bring_up(number, member):
             self._routed.pop(number, None)
             return
@@ -286,6 +361,7 @@ class Pool:
             if number in self._routed:
                 _log.info("replica-%d takes requests at %s", number, member.url)
                 self._routed[number] = True
+                self._quiet.forget(number)
             self._news.notify_all()
 
     def _fail(self, problem: str) -> None:
@@ -294,10 +370,10 @@ class Pool:
             self._news.notify_all()
 
     def _too_slow(self) -> str:
-        members = list(self._members.replicas.values())
+        members = [each for each in self._members.replicas.values() if not each.retired]
         states = [f"{each.place.name} {each.state.value}" for each in members]
-        missing = [host for rank, host in enumerate(self._members.hosts) if rank not in self._members.nodes]
-        facts = states or [f"no word from the sidecar of {host}" for host in missing[:4]]
+        hosts = self._members.missing[:4] or ["any node that has joined"]
+        facts = states or [f"no word from the sidecar of {host}" for host in hosts]
         reasons = [each.reason for each in members if each.reason]
         return (
             f"no replica answers within engine.start_timeout_s={self._config.start_timeout_s:g}: {', '.join(facts)}"
@@ -309,9 +385,11 @@ class Pool:
         """What the replicas are doing, beside all else: one that hangs must not hold up the others."""
         key = engine_key(self._run)
         while not self._ending.wait(_LOOK_S):
-            for member in list(self._members.replicas.values()):
+            for number, member in list(self._members.replicas.items()):
                 if member.serves:
+                    began = time.monotonic()
                     self._loads[member.url] = self._gauges.look(member.url, api_key=key)
+                    self._quiet.take(number, self._loads[member.url], began=began)
                 else:
                     self._loads.pop(member.url, None)
 
@@ -326,6 +404,7 @@ class Pool:
                 "reason": each.reason, "since": each.since, **self._loads.get(each.url, {}),
             }
             for number, each in self._members.replicas.items()
+            if not each.retired
         ]  # fmt: skip
         with contextlib.suppress(OSError):  # a full disk is no reason to stop serving
             version = self._weights.current.version

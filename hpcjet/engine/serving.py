@@ -1,6 +1,6 @@
 """What answers the agents of a run: a gateway, and behind it one server, or a router and a pool of replicas."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +16,10 @@ CONNECT_S = 10.0
 """Until a server that may be far away takes a connection."""
 
 
+def awaits_nothing() -> str:
+    return ""
+
+
 class Serving(Protocol):
     """Made by the workload on the head. `start` and `stop` frame it, whatever happens between."""
 
@@ -23,8 +27,12 @@ class Serving(Protocol):
         """Begin without waiting. Raises EngineError for what is wrong already."""
         ...
 
-    def wait_ready(self, *, deadline: float) -> None:
-        """Wait until it answers; `deadline` is in time.monotonic(). Raises EngineError, which names the log."""
+    def wait_ready(self, *, deadline: float, awaited: Callable[[], str] = awaits_nothing) -> None:
+        """Wait until it answers; `deadline` is in time.monotonic(). Raises EngineError, which names the log.
+
+        `awaited` is asked again and again which nodes have to come first, such as "a node of gpu"; as long as it names
+        some, the time until the deadline does not begin.
+        """
         ...
 
     def endpoint(self, session: str, *, valid_s: float) -> Endpoint:
@@ -39,9 +47,22 @@ class Serving(Protocol):
         """Raises EngineError if nothing will ever answer again."""
         ...
 
+    def drain(self, node: str, *, reason: str, by: float | None) -> None:
+        """The node of this member is taken away, at `by` (Unix seconds) at the latest; told once. Its replicas get no
+        new requests as soon as others go on, or when only engine.drain_s are left. Returns at once."""
+        ...
+
+    def lose(self, node: str) -> None:
+        """The node of this member is gone; returns at once."""
+        ...
+
+    def has_left(self, node: str) -> bool:
+        """Whether nothing is under way on a node that drains any more: it may be given back."""
+        ...
+
     @property
     def agent_cores(self) -> Mapping[str, int]:
-        """Host -> cores that the engine leaves to the agents, where it takes some."""
+        """Member -> cores of its node that the engine leaves to the agents, where it takes some."""
         ...
 
     def stop(self) -> None:
@@ -65,7 +86,7 @@ class OneServer:
     def start(self) -> None:
         self._engine.start()
 
-    def wait_ready(self, *, deadline: float) -> None:
+    def wait_ready(self, *, deadline: float, awaited: Callable[[], str] = awaits_nothing) -> None:
         config, server = self._config, self._engine.wait_ready(deadline=deadline)
         self._model, self._label = server.model, server.label
         within_s = config.request_timeout_s
@@ -89,6 +110,15 @@ class OneServer:
     def check(self) -> None:
         if not self._engine.alive():
             raise EngineError("the engine ended in mid-run")
+
+    def drain(self, node: str, *, reason: str, by: float | None) -> None:
+        pass
+
+    def lose(self, node: str) -> None:
+        pass
+
+    def has_left(self, node: str) -> bool:
+        return True
 
     @property
     def agent_cores(self) -> Mapping[str, int]:

@@ -1,16 +1,11 @@
-"""Which nodes have replicas of an engine, and the wait for one where they come in jobs of their own."""
+"""Which nodes have replicas of an engine, and what the engine and the node agent are told as they come and go."""
 
-import logging
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hpcjet.cluster.sidecar import has_sidecar
+from hpcjet.engine import Serving
 from hpcjet.plan import Plan
 from hpcjet.workload import Cluster
-
-LOOK_S = 0.5
-
-_log = logging.getLogger(__name__)
 
 
 def serving_groups(plan: Plan) -> frozenset[str]:
@@ -18,32 +13,61 @@ def serving_groups(plan: Plan) -> frozenset[str]:
     return frozenset(group.name for group in plan.groups if has_sidecar(plan, group.name))
 
 
-def serving_hosts(plan: Plan, hosts: Sequence[str]) -> tuple[str, ...]:
-    """Those of the head allocation's `hosts`, in Slurm's order, that have replicas."""
+def serving_grows(plan: Plan) -> bool:
+    """Whether one of them has allocations of its own."""
+    return any(has_sidecar(plan, group.name) for group in plan.worker_groups)
+
+
+def serving_hosts(plan: Plan, hosts: Sequence[str]) -> dict[int, str]:
+    """Rank -> host of those of the head allocation's `hosts` that have replicas."""
     groups = serving_groups(plan)
-    return tuple(host for rank, host in enumerate(hosts) if plan.group_of(rank).name in groups)
+    return {rank: host for rank, host in enumerate(hosts) if plan.group_of(rank).name in groups}
 
 
-def await_serving_node(cluster: Cluster, plan: Plan) -> None:
-    """Where no node of the head allocation has replicas: until one of another has joined, however long it queues."""
-    groups = serving_groups(plan)
-    if not groups or serving_hosts(plan, cluster.hosts):
-        return
-    _log.info("waiting for a node of %s, which has the replicas", " or ".join(sorted(groups)))
-    while not any(told.group in groups and not told.lost for told in cluster.inbox.nodes().values()):
-        time.sleep(LOOK_S)
+class EngineNodes:
+    """The nodes of a run that serves: its engine is told which of them drain or are lost, and those that drain are
+    given back once nothing of the run's is on them."""
 
-
-class GiveBack:
-    """Gives nodes that drain back, where the workload has nothing on them."""
-
-    def __init__(self, cluster: Cluster, plan: Plan) -> None:
-        self._cluster, self._groups = cluster, serving_groups(plan)
+    def __init__(
+        self, cluster: Cluster, plan: Plan, serving: Serving, *, works: Callable[[str], bool] = lambda group: False
+    ) -> None:
+        """`works`: whether somebody else works on the nodes of a group, and gives them back."""
+        self._cluster, self._serving, self._works = cluster, serving, works
+        self._groups = serving_groups(plan)
+        self._is_on_head = bool(serving_hosts(plan, cluster.hosts))
+        self._drained: set[str] = set()
+        self._lost: set[str] = set()
         self._given: set[str] = set()
 
     def look(self) -> None:
         """Called again and again."""
-        for told in self._cluster.inbox.nodes().values():
-            if told.drains and not told.lost and told.group not in self._groups and told.member not in self._given:
-                self._given.add(told.member)
-                self._cluster.give_back(told.member)
+        for member, told in self._cluster.inbox.nodes().items():
+            serves = told.group in self._groups
+            if told.lost:
+                if serves and member not in self._lost:
+                    self._lost.add(member)
+                    self._serving.lose(member)
+                continue
+            self._lost.discard(member)  # it may have come back
+            if not told.drains:
+                continue
+            if serves and member not in self._drained:
+                self._drained.add(member)
+                self._serving.drain(member, reason=told.drains, by=told.drains_by)
+            if not self._works(told.group) and member not in self._given and self.is_free(member, told.group):
+                self._given.add(member)
+                self._cluster.give_back(member)
+
+    def is_free(self, member: str, group: str) -> bool:
+        """Whether the engine has nothing under way on a node that drains."""
+        return group not in self._groups or self._serving.has_left(member)
+
+    def awaited(self) -> str:
+        """Which nodes have to come before there can be a replica; empty if there are some. It looks as well."""
+        self.look()
+        if not self._groups or self._is_on_head:
+            return ""
+        told = self._cluster.inbox.nodes().values()
+        if any(each.group in self._groups and not each.lost and not each.drains for each in told):
+            return ""
+        return f"a node of {' or '.join(sorted(self._groups))}"

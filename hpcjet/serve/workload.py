@@ -9,7 +9,7 @@ from hpcjet.config.root import LaunchConfig
 from hpcjet.config.serve import ServeConfig
 from hpcjet.engine.pool import Pool
 from hpcjet.plan import Plan
-from hpcjet.serve.nodes import GiveBack, await_serving_node, serving_hosts
+from hpcjet.serve.nodes import EngineNodes, serving_grows, serving_hosts
 from hpcjet.serve.welcome import welcome
 from hpcjet.workload import Cluster
 
@@ -44,19 +44,20 @@ class ServeWorkload:
         """Returns never: SIGTERM or the end of the last replica ends it."""
         allocation, restart = os.environ["HPCJET_ALLOCATION"], int(os.environ["HPCJET_RESTART"])
         logs = self._run.logs(allocation, restart=restart)
-        hosts = serving_hosts(self._plan, cluster.hosts)
-        pool = Pool(self._engine, self._run, address=cluster.address, ports=cluster.ports, hosts=hosts, logs=logs)
-        others = GiveBack(cluster, self._plan)
+        pool = Pool(
+            self._engine, self._run, address=cluster.address, ports=cluster.ports, logs=logs, head=cluster.head,
+            hosts=serving_hosts(self._plan, cluster.hosts), grows=serving_grows(self._plan),
+        )  # fmt: skip
+        nodes = EngineNodes(cluster, self._plan, pool)
         try:
             pool.start()
-            await_serving_node(cluster, self._plan)
-            pool.wait_ready(deadline=time.monotonic() + self._engine.start_timeout_s)
+            pool.wait_ready(deadline=time.monotonic() + self._engine.start_timeout_s, awaited=nodes.awaited)
             text = self._welcome(pool)
             with self._run.output(allocation, restart=restart).open("a", encoding="utf-8") as file:
                 file.write(text)
             while True:
                 pool.check()
-                others.look()
+                nodes.look()
                 time.sleep(_LOOK_S)
         finally:
             pool.stop()

@@ -121,7 +121,7 @@ class Workers:
         """As many as the node has room for."""
         cpus = node.cpus
         if self._serving is not None:
-            cpus = min(cpus, self._serving.agent_cores.get(node.host, cpus))
+            cpus = min(cpus, self._serving.agent_cores.get(node.member, cpus))
         try:
             sizes = host_sizes(cpus, node.memory_bytes, self._exp)
         except BootstrapError as error:

@@ -14,7 +14,7 @@ from hpcjet.engine import EngineSite, Serving, build_serving
 from hpcjet.engine.keyfile import new_key
 from hpcjet.errors import EXIT_OK, EngineError, StoreError
 from hpcjet.plan import Plan
-from hpcjet.serve.nodes import await_serving_node, serving_groups, serving_hosts
+from hpcjet.serve.nodes import EngineNodes, serving_grows, serving_hosts
 from hpcjet.swe.attempt import AttemptSettings, Job
 from hpcjet.swe.dispatch import Dispatcher
 from hpcjet.swe.progress import Progress, Told
@@ -44,6 +44,8 @@ class SweWorkload:
         self._jobs: list[Job] = []
         self._progress = Progress(self._run.progress)
         self._usage = Usage()
+        self._nodes: EngineNodes | None = None
+        """With an engine."""
 
     def prepare(self) -> None:
         """Read what is to be done, and what is done already."""
@@ -78,7 +80,6 @@ class SweWorkload:
         return EXIT_OK
 
     def _make(self, cluster: Cluster, serving: Serving | None, writer: Writer) -> None:
-        engines = serving_groups(self._plan)
         dispatcher = Dispatcher(
             cluster,
             self._exp,
@@ -88,12 +89,14 @@ class SweWorkload:
                 self._plan, self._exp.group, head=cluster.head, restart=int(os.environ["HPCJET_RESTART"])
             ),
             usage=self._usage,
-            keeps=lambda node: node.group in engines,
+            keeps=lambda node: self._nodes is not None and not self._nodes.is_free(node.member, node.group),
         )
         told = Told(self._run, dispatcher, self._progress)
 
         def check() -> None:
             told.write()
+            if self._nodes is not None:
+                self._nodes.look()
             try:
                 if serving is not None:
                     serving.check()
@@ -147,12 +150,17 @@ class SweWorkload:
             api_key=new_key(),
             tasks=self._run.tasks,
         )
-        hosts = serving_hosts(self._plan, cluster.hosts)
-        serving = build_serving(config, site, self._run, ports=cluster.ports, hosts=hosts)
+        serving = build_serving(
+            config, site, self._run, ports=cluster.ports, hosts=serving_hosts(self._plan, cluster.hosts),
+            head=cluster.head, grows=serving_grows(self._plan),
+        )  # fmt: skip
         try:
             serving.start()
-            await_serving_node(cluster, self._plan)
-            serving.wait_ready(deadline=time.monotonic() + config.start_timeout_s)
+            # Where the dispatcher has worker processes, it is the one that gives nodes back.
+            works = self._exp.group
+            nodes = EngineNodes(cluster, self._plan, serving, works=lambda group: works in (None, group))
+            serving.wait_ready(deadline=time.monotonic() + config.start_timeout_s, awaited=nodes.awaited)
+            self._nodes = nodes
             yield serving
         finally:
             serving.stop()

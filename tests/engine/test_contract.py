@@ -94,7 +94,7 @@ def serving_of(
         host=HOST, port=ports["engine"], folder=folder / "e", log=logs / "engine.log", api_key=new_key(),
         tasks=scene.file,
     )  # fmt: skip
-    serving = build_serving(plan.typed_config().engine, site, run, ports=ports, hosts=["n0"])
+    serving = build_serving(plan.typed_config().engine, site, run, ports=ports, hosts={0: "n0"})
     stack.callback(serving.stop)
     serving.start()
     if plan.sidecar:

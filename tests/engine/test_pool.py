@@ -22,6 +22,7 @@ from hpcjet.engine.gateway import read_calls
 from hpcjet.engine.http import request
 from hpcjet.engine.pool import Pool
 from hpcjet.engine.run_keys import engine_key
+from hpcjet.engine.serving import awaits_nothing
 from hpcjet.engine.words import PLACE, REPLICA, RESTART, NodeFacts, ShareOrder
 from hpcjet.errors import ConfigError, EngineError, NodeLostError
 from hpcjet.rundir import RunDir
@@ -31,12 +32,16 @@ from engine_vllm_stub import StubVllm, checkpoint, served, text
 
 pytest.importorskip("vllm_router")
 
+HEAD = "7-0"
+"""The head allocation."""
+
 
 class StubNode(threading.Thread):
     """The sidecar of a node: starts what the pool places, and says what becomes of it."""
 
-    def __init__(self, model: Path, port: int, key: str, *, rank: int = 0, **facts: Any) -> None:
+    def __init__(self, model: Path, port: int, key: str, *, rank: int = 0, member: str = "", **facts: Any) -> None:
         super().__init__()
+        self.member = member
         self._model, self._port, self._key, self._rank, self._facts = model, port, key, rank, facts
         self._orders: dict[int, ShareOrder] = {}
         self._running: dict[int, contextlib.ExitStack] = {}
@@ -51,7 +56,9 @@ class StubNode(threading.Thread):
         facts: dict[str, Any] = {"address": HOST, "gpus": (), "cores": tuple(range(8)), "cpus": 8}
         facts |= {"host": f"n{self._rank + 1}", "blocks": (free_port(), free_port()), **self._facts}
         where = asdict(NodeFacts(**facts))
-        self._line = connect([HOST], self._port, secret=self._key, rank=self._rank, facts=where, timeout_s=5)
+        self._line = connect(
+            [HOST], self._port, secret=self._key, rank=self._rank, facts=where, timeout_s=5, member=self.member
+        )
         with contextlib.suppress(NodeLostError):
             while not self._ended:
                 for said in self._line.hear(0.1):
@@ -107,28 +114,33 @@ class Scene:
     """A pool that serves, and sessions that ask."""
 
     def __init__(
-        self, folder: Path, stack: contextlib.ExitStack, *nodes: dict[str, Any], replicas: int = 2, **settings: Any
-    ) -> None:
-        """`nodes`: what is special about each."""
+        self, folder: Path, stack: contextlib.ExitStack, *nodes: dict[str, Any], replicas: int = 2,
+        awaited: Callable[[], str] = awaits_nothing, timeout_s: float = 60, **settings: Any,
+    ) -> None:  # fmt: skip
+        """`nodes`: what is special about each of those of the head allocation; without any the pool grows, and is as
+        large as its nodes make it; `awaited` and `timeout_s` are of the wait for the first replica."""
         self.first, self.second = checkpoint(folder / "first"), checkpoint(folder / "second")
         self.third = checkpoint(folder / "third")
         self.run = RunDir(folder)
         self.run.write_secret(RAY_TOKEN, "secret-of-the-run-" + "x" * 32)
-        config = VllmConfig(model=str(self.first), served_model_name="tiny", replicas=str(replicas), **settings)
+        config = VllmConfig(
+            model=str(self.first), served_model_name="tiny", replicas=str(replicas) if nodes else "auto", **settings
+        )
         ports = {"engine": free_port(), "router": free_port(), "pool": free_port()}
         (folder / "logs").mkdir()
-        hosts = [f"n{rank + 1}" for rank in range(len(nodes))]
-        self.pool = Pool(config, self.run, address=HOST, ports=ports, hosts=hosts, logs=folder / "logs")
-        key = engine_key(self.run)
-        self.nodes = [StubNode(self.first, ports["pool"], key, rank=rank, **each) for rank, each in enumerate(nodes)]
+        hosts = {rank: f"n{rank + 1}" for rank in range(len(nodes))}
+        self.pool = Pool(
+            config, self.run, address=HOST, ports=ports, hosts=hosts, logs=folder / "logs", head=HEAD, grows=not nodes
+        )
+        self._stack, self._pool_port = stack, ports["pool"]
+        self.nodes = [self._node(rank=rank, member=f"{HEAD}:{rank}", **each) for rank, each in enumerate(nodes)]
         self.pool.start()
-        for node in self.nodes:
-            stack.callback(node.close)
+        stack.callback(self._close_nodes)
         stack.callback(self.pool.stop)
         for node in self.nodes:
             node.start()
-        self.pool.wait_ready(deadline=time.monotonic() + 60)
-        until(lambda: self.routed() == [True] * replicas)
+        self.pool.wait_ready(deadline=time.monotonic() + timeout_s, awaited=awaited)
+        until(lambda: self.routed() == [True] * (replicas if nodes else len(self.nodes)))
         self.over = threading.Event()
         self.said: dict[str, list[str]] = {f"task~{number}~1": [] for number in range(6)}
         self.failed: list[int] = []
@@ -137,6 +149,19 @@ class Scene:
             thread.start()
             stack.callback(thread.join)
         stack.callback(self.over.set)
+
+    def join(self, member: str, **facts: Any) -> StubNode:
+        """A node of another allocation."""
+        self.nodes.append(self._node(rank=int(member.rpartition(":")[2]), member=member, **facts))
+        self.nodes[-1].start()
+        return self.nodes[-1]
+
+    def _node(self, **about: Any) -> StubNode:
+        return StubNode(self.first, self._pool_port, engine_key(self.run), **about)
+
+    def _close_nodes(self) -> None:
+        for node in self.nodes:
+            node.close()
 
     def _ask(self, session: str) -> None:
         where = self.pool.endpoint(session, valid_s=600)
@@ -281,3 +306,79 @@ def test_the_parts_of_a_spread_replica_begin_anew_together(tmp_path: Path, first
         counts = {name: len(said) for name, said in scene.said.items()}
         until(lambda: all(len(said) > counts[name] + 2 for name, said in scene.said.items()))
         assert scene.failed == [] and [node.restarts[0] for node in scene.nodes] == [1, 1]
+
+
+def test_nodes_of_other_allocations_join_drain_and_are_lost(tmp_path: Path) -> None:
+    """All of them have rank 0. The engines are stand-ins."""
+    with contextlib.ExitStack() as stack:
+        scene = Scene.__new__(Scene)  # the wait, within its making, has nodes join
+        asked_for, began = list[str](), time.monotonic()
+
+        def awaited() -> str:
+            """The first node is longer in coming than a replica may take to start."""
+            asked_for.append("a node of gpu")
+            if time.monotonic() < began + 8:
+                return "a node of gpu"
+            if not scene.nodes:
+                scene.join("8-0:0")
+            return ""
+
+        scene.__init__(tmp_path, stack, awaited=awaited, timeout_s=7, device=Device.cpu, drain_s=30.0)  # type: ignore[misc]
+        assert len(asked_for) > 5
+        scene.until_all_say("first")
+
+        # Weights that change before another one joins are the weights of that one as well.
+        scene.pool.update_weights(scene.second, 1)
+        scene.until_all_say("second")
+        first, second = scene.nodes[0], scene.join("9-0:0")
+        scene.until_both_are_routed()
+        assert list(first.stubs) == [0] and list(second.stubs) == [1] and second.stubs[1].loaded == "second"
+
+        # One drains: no more requests, and the node is free when those under way have ended, none of which fails.
+        for stub in (first.stubs[0], second.stubs[1]):
+            stub.delay_s = 3.0
+        until(lambda: first.stubs[0].running)
+        assert not scene.pool.has_left("8-0:0")
+        scene.pool.drain("8-0:0", reason="idle", by=time.time() + 3600)
+        until(lambda: scene.routed() == [False, True])
+        until(lambda: scene.pool.has_left("8-0:0"))
+        assert first.stubs[0].running == 0 and not scene.pool.has_left("9-0:0")
+        second.stubs[1].delay_s = 0.0
+        first.end()
+        scene.pool.lose("8-0:0")
+        until(lambda: [row["name"] for row in scene.status()["replicas"]] == ["replica-1"])
+        said = {name: len(each) for name, each in scene.said.items()}
+        until(lambda: all(len(each) > said[name] + 2 for name, each in scene.said.items()))
+        assert scene.failed == []
+
+        # The last one drains: it goes on until another one serves.
+        scene.pool.drain("9-0:0", reason="time limit", by=time.time() + 3600)
+        time.sleep(1)
+        assert scene.routed() == [True] and not scene.pool.has_left("9-0:0")
+        third = scene.join("9-1:0")
+        until(lambda: scene.pool.has_left("9-0:0"))
+        assert scene.routed() == [False, True] and scene.failed == []
+
+        # One is lost, with all the conversations: another one goes on with them.
+        scene.join("10-0:0")
+        until(lambda: scene.routed() == [False, True, True])
+        third.end()
+        scene.pool.lose("9-1:0")
+        until(lambda: [row["name"] for row in scene.status()["replicas"]] == ["replica-1", "replica-3"])
+        said = {name: len(each) for name, each in scene.said.items()}
+        until(lambda: all(len(each) > said[name] + 2 for name, each in scene.said.items()))
+        scene.pool.check()
+        assert scene.failed == [] and len(asked(scene)) == 4
+
+
+def test_a_node_that_drains_with_a_request_that_does_not_end_is_free_after_drain_s(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        scene = Scene(tmp_path, stack, {}, {}, device=Device.cpu, drain_s=4.0)
+        slow = scene.nodes[0].stubs[0]
+        slow.delay_s = 20.0
+        until(lambda: slow.running)
+        scene.pool.drain(f"{HEAD}:0", reason="idle", by=time.time() + 3600)
+        until(lambda: scene.routed() == [False, True])
+        until(lambda: scene.pool.has_left(f"{HEAD}:0"), timeout_s=15)
+        assert slow.running, "it was still at work"
+        slow.delay_s = 0.0

@@ -123,7 +123,7 @@ def head(folder: Path, wanted: dict[str, Any]) -> None:
     ports = {name: free_port(address) for name in ("engine", "router", "pool")}
     logs = folder / "logs"
     logs.mkdir()
-    hosts = expand(os.environ["SLURM_JOB_NODELIST"])
+    hosts = dict(enumerate(expand(os.environ["SLURM_JOB_NODELIST"])))
     config: Any = plan.typed_config().engine
     pool = Pool(config, run, address=address, ports=ports, hosts=hosts, logs=logs)
     pool.start()

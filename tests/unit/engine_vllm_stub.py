@@ -61,6 +61,7 @@ class StubVllm:
     """How often keys and values were forgotten."""
     calls: list[str] = field(default_factory=list)
     url: str = ""
+    running: int = 0
 
     def __post_init__(self) -> None:
         self.loaded = self.model.name
@@ -87,6 +88,11 @@ class StubVllm:
         self.loaded = folder.name
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] == "/metrics":
+            text = f"vllm:num_requests_running {self.running}\nvllm:num_requests_waiting 0\n"
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": text.encode()})
+            return
         if scope["path"] != CHAT:
             await _send(send, {"ok": True})
             return
@@ -95,7 +101,9 @@ class StubVllm:
         if asked.get("stream"):
             await send({"type": "http.response.start", "status": 200, "headers": [(b"X-Replica", b"forged")]})
             await send({"type": "http.response.body", "body": b"first ", "more_body": True})
+        self.running += 1
         await asyncio.sleep(self.delay_s)
+        self.running -= 1
         message = {"role": "assistant", "content": self.loaded if self.loaded == before else "mixed"}
         answer = {"id": "x", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
         if asked.get("stream"):

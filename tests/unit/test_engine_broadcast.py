@@ -512,7 +512,7 @@ def facts_of(number: int, **changes: Any) -> dict[str, Any]:
 
 
 def members_of(*nodes: dict[str, Any], **config: Any) -> PoolMembers:
-    members = PoolMembers(VllmConfig(model="/m", **config), [f"n{number}" for number in range(len(nodes))])
+    members = PoolMembers(VllmConfig(model="/m", **config), {number: f"n{number}" for number in range(len(nodes))})
     for rank, node in enumerate(nodes):
         members.take(Word(rank, HELLO, node))
     members.place()
@@ -521,7 +521,7 @@ def members_of(*nodes: dict[str, Any], **config: Any) -> PoolMembers:
 
 def parents(members: PoolMembers) -> list[tuple[int, int] | None]:
     """(number of the parent, hops) for each node."""
-    found = [members.stage_parent(rank) for rank in sorted(members.nodes)]
+    found = [members.stage_parent(key) for key in sorted(members.nodes)]
     assert all(each is None or each.address == f"10.0.0.{each.port - 5000}" for each in found)
     return [(each.port - 5000, each.hops) if each else None for each in found]
 
@@ -539,7 +539,7 @@ def test_who_passes_nothing_on_is_passed_over_and_nobody_waits_for_one_below() -
     members.take(Word(0, GONE, {}))
     assert parents(members) == [None, None, None, None, None, (2, 2)]
     members.take(Word(0, HELLO, facts_of(0)))
-    assert members.stage_parent(0) is None
+    assert members.stage_parent("0") is None
 
 
 SIDECAR = """
@@ -563,7 +563,7 @@ def test_the_sidecars_of_a_run_fetch_from_each_other(tmp_path: Path, python: Pat
     run.secret("ray-token").write_text("token")
     run.plan.write_text(make_plan(plan, run_dir=run, python=sys.executable).to_json())
     ports = {name: free_port() for name in ("engine", "router", "pool")}
-    pool = Pool(config, run, address="127.0.0.1", ports=ports, hosts=["n0", "n1", "n2"], logs=tmp_path)
+    pool = Pool(config, run, address="127.0.0.1", ports=ports, hosts={0: "n0", 1: "n1", 2: "n2"}, logs=tmp_path)
     with contextlib.ExitStack() as stack:
         pool._hub = stack.enter_context(contextlib.closing(Hub(ports["pool"], secret=engine_key(run))))
         for rank in range(3):

@@ -80,3 +80,42 @@ def test_paths_begin_at_the_root_and_names_stay(model: Path, monkeypatch: pytest
     plain = compose([*SLURM, "engine.model=Qwen/Qwen3-32B", "engine.python=vllm-cpu"]).engine
     kept = resolve(plain, here=Path(os.sep))  # type: ignore[arg-type]
     assert (kept.model, kept.python) == ("Qwen/Qwen3-32B", "vllm-cpu")
+
+
+GROUPS = "+cluster.groups={head: {nodes: 1, gpus_per_node: 0}, gpu: {nodes: 1, max: 3, gpus_per_node: 4}}"
+
+
+def grown(model: Path, *words: str) -> str:
+    start = ["+exp=serve", "engine=vllm", "cluster=slurm", GROUPS, f"engine.model={model}"]
+    return "\n".join(engine_lines(compose([*start, *words])))
+
+
+def test_replicas_of_nodes_that_join_later_are_told(model: Path) -> None:
+    text = grown(model, "cluster.form=jobs", "engine.tensor_parallel=2")
+    assert "Qwen3-32B: 2 replicas with 2 GPUs on a node; up to 6 in all as nodes of gpu join" in text
+    assert "up to 5 in all" in grown(model, "cluster.form=jobs", "engine.tensor_parallel=2", "engine.replicas=5")
+    both = GROUPS.replace("gpus_per_node: 0", "gpus_per_node: 4")
+    text = grown(model, "cluster.form=jobs", "engine.tensor_parallel=4", both.replace("+cluster", "++cluster"))
+    assert "Qwen3-32B: 1 replica with 4 GPUs; up to 4 in all as nodes of gpu join" in text
+
+
+def test_a_replica_over_several_nodes_is_refused_where_they_are_of_different_jobs(model: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        grown(model, "cluster.form=jobs", "engine.tensor_parallel=8")
+    for part in (
+        "engine.tensor_parallel=8",
+        "gpu has 4",
+        "cluster.form=jobs",
+        "engine.group",
+        "cluster.form=job or het",
+    ):
+        assert part in str(caught.value)
+    with pytest.raises(ConfigError, match=r"engine\.replicas=4.*room for 3"):
+        grown(model, "cluster.form=jobs", "engine.tensor_parallel=4", "engine.replicas=4")
+
+
+def test_only_the_groups_with_replicas_count(model: Path) -> None:
+    cpu = "+cluster.groups={head: {nodes: 1, cpus_per_node: 8}, cpu: {nodes: 2, cpus_per_node: 8}}"
+    words = ["+exp=serve", "engine=vllm", "cluster=slurm", "cluster.gpus_per_node=0", "engine.device=cpu", cpu]
+    text = engine_lines(compose([*words, f"engine.model={model}", "engine.group=cpu", "cluster.form=het"]))[0]
+    assert "2 replicas with 4 cores" in text

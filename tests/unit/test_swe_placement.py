@@ -147,6 +147,6 @@ def test_which_groups_have_replicas() -> None:
     assert serving_groups(plan()) == frozenset()
     assert serving_groups(plan(*served)) == {"main"}
     het = plan(*served, gpus, "cluster.form=het")
-    assert serving_groups(het) == {"gpu"} and serving_hosts(het, ["h", "g1", "g2", "c"]) == ("g1", "g2")
+    assert serving_groups(het) == {"gpu"} and serving_hosts(het, ["h", "g1", "g2", "c"]) == {1: "g1", 2: "g2"}
     jobs = plan(*served, gpus, "cluster.form=jobs", "engine.group=cpu")
-    assert serving_groups(jobs) == {"cpu"} and serving_hosts(jobs, ["h"]) == ()
+    assert serving_groups(jobs) == {"cpu"} and serving_hosts(jobs, ["h"]) == {}
