@@ -218,7 +218,7 @@ class ServedConfig(EngineConfig):
     """With engine.stage: the nodes pass the weights on to each other, and engine.model is read about once; false: each
     node reads engine.model itself, as where that lies on a fast parallel file system."""
     drain_s: float = 60.0
-    """Seconds that a replica finishes its requests, and takes no new ones, before its allocation ends, at least 0."""
+    """Seconds that a replica finishes its requests, and takes no new ones, before its node goes, at least 0."""
     max_restarts: int = 3
     """How often a replica that crashed or hangs is started again, at least 0; the count begins anew after 10 minutes of
     good service."""

@@ -317,13 +317,13 @@ def test_nodes_of_other_allocations_join_drain_and_are_lost(tmp_path: Path) -> N
         def awaited() -> str:
             """The first node is longer in coming than a replica may take to start."""
             asked_for.append("a node of gpu")
-            if time.monotonic() < began + 8:
+            if time.monotonic() < began + 21:
                 return "a node of gpu"
             if not scene.nodes:
                 scene.join("8-0:0")
             return ""
 
-        scene.__init__(tmp_path, stack, awaited=awaited, timeout_s=7, device=Device.cpu, drain_s=30.0)  # type: ignore[misc]
+        scene.__init__(tmp_path, stack, awaited=awaited, timeout_s=20, device=Device.cpu, drain_s=30.0)  # type: ignore[misc]
         assert len(asked_for) > 5
         scene.until_all_say("first")
 
@@ -375,10 +375,10 @@ def test_a_node_that_drains_with_a_request_that_does_not_end_is_free_after_drain
     with contextlib.ExitStack() as stack:
         scene = Scene(tmp_path, stack, {}, {}, device=Device.cpu, drain_s=4.0)
         slow = scene.nodes[0].stubs[0]
-        slow.delay_s = 20.0
+        slow.delay_s = 25.0
         until(lambda: slow.running)
         scene.pool.drain(f"{HEAD}:0", reason="idle", by=time.time() + 3600)
         until(lambda: scene.routed() == [False, True])
-        until(lambda: scene.pool.has_left(f"{HEAD}:0"), timeout_s=15)
+        until(lambda: scene.pool.has_left(f"{HEAD}:0"))
         assert slow.running, "it was still at work"
         slow.delay_s = 0.0
