@@ -15,7 +15,7 @@ from hpcjet.cluster.aftermath import sweep_here
 from hpcjet.cluster.child import tail
 from hpcjet.cluster.output import Output
 from hpcjet.cluster.signals import Interrupted, signals_raise
-from hpcjet.cluster.state import ASK, REQUEUED, RESUBMIT, Phase, RunState, read_state
+from hpcjet.cluster.state import ASK, QUEUED, REQUEUED, RESUBMIT, Phase, RunState, read_state
 from hpcjet.elastic.login import LoginKeeper
 from hpcjet.errors import EXIT_CLUSTER, EXIT_INTERRUPTED, ConfigError
 from hpcjet.live import AT_WORK, Display
@@ -142,7 +142,7 @@ def _comes_back(run: RunDir, state: RunState, submission: Submission) -> bool:
     """Whether Slurm requeues the job, as it does after a preemption; it takes a moment to say so."""
     if state.phase is not Phase.interrupted or submission.cluster != "slurm":
         return False
-    if state.then == REQUEUED:
+    if state.then in (REQUEUED, QUEUED):
         return submission_state(submission).stage is not Stage.ended
     deadline = time.monotonic() + REQUEUE_S
     while (stage := submission_state(submission).stage) not in (Stage.pending, Stage.ended):

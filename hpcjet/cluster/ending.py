@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from hpcjet.cluster import hours
 from hpcjet.cluster.events import Event, Events
 from hpcjet.cluster.place import Place
-from hpcjet.cluster.state import ASK, REQUEUED, RESUBMIT, Phase, RunState, read_state, write_state
+from hpcjet.cluster.state import ASK, QUEUED, REQUEUED, RESUBMIT, Phase, RunState, read_state, write_state
 from hpcjet.errors import EXIT_INTERRUPTED, EXIT_OK
 from hpcjet.plan import Plan
 from hpcjet.slurm.requeue import Cause, cause_of_sigterm, element_id, requeue, time_left_s
@@ -44,8 +44,10 @@ def final_state(plan: Plan, place: Place, end: End, events: Events, *, started: 
     state = RunState(_phase(end), allocation=place.allocation, exit_code=end.code, started=started)
     if not end.signal:
         return replace(state, reason=end.reason or _drivers_reason(plan, end))
-    cause = _cause(plan, end)
+    cause = _cause(plan, place, end)
     events.note(Event.stop_asked, at=end.asked, reason=cause.value)
+    if cause is Cause.requeued:
+        events.note(Event.requeued)
     reason, then = _what_follows(plan, place, cause, used_up=_is_used_up(plan, place, started=started))
     return replace(state, reason=f"it got {end.signal} ({cause.value}){reason}", then=then)
 
@@ -72,8 +74,10 @@ def _is_used_up(plan: Plan, place: Place, *, started: float) -> bool:
 
 def _what_follows(plan: Plan, place: Place, cause: Cause, *, used_up: bool) -> tuple[str, str]:
     """(what is said about it, what follows)"""
-    if used_up and cause is not Cause.cancelled:
+    if used_up and cause not in (Cause.cancelled, Cause.requeued):
         return f"; run.max_hours={plan.max_hours:g} are used up: raise it to go on with hpcjet resume", ""
+    if cause is Cause.requeued:
+        return "", QUEUED
     if not plan.requeue or cause is Cause.cancelled:
         return "", ""
     if place.restart >= plan.max_restarts:
@@ -83,12 +87,12 @@ def _what_follows(plan: Plan, place: Place, cause: Cause, *, used_up: bool) -> t
     return f"; to be queued again, restart {place.restart + 1} of at most {plan.max_restarts}", REQUEUED
 
 
-def _cause(plan: Plan, end: End) -> Cause:
+def _cause(plan: Plan, place: Place, end: End) -> Cause:
     if end.signal == "SIGUSR2":
         return Cause.time_limit
     if plan.cluster == "local":
         return Cause.cancelled
-    cause = cause_of_sigterm(os.environ["SLURM_JOB_ID"])
+    cause = cause_of_sigterm(os.environ["SLURM_JOB_ID"], restart=place.restart)
     left_s = time_left_s(os.environ) if cause is Cause.unknown else None
     return Cause.time_limit if left_s is not None and left_s <= 0 else cause
 

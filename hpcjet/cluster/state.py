@@ -22,6 +22,8 @@ class Phase(str, Enum):
 
 REQUEUED = "requeued"
 """Slurm was asked to run the job again."""
+QUEUED = "queued"
+"""A person, or Slurm, has put the job back into the queue already."""
 RESUBMIT = "resubmit"
 """It should run again, but the node could not ask for it: who watches the run submits it."""
 ASK = "ask"
@@ -38,7 +40,7 @@ class RunState:
     reason: str = ""
     """Why it failed, for a person."""
     then: str = ""
-    """What follows an interruption: REQUEUED, RESUBMIT, ASK, or nothing."""
+    """What follows an interruption: REQUEUED, QUEUED, RESUBMIT, ASK, or nothing."""
     started: float = 0.0
     updated: float = 0.0
 

@@ -17,33 +17,36 @@ class Cause(Enum):
 
     time_limit = "the time limit is near"
     preempted = "preempted"
+    requeued = "put back into the queue"
     cancelled = "cancelled"
     unknown = "cancelled or preempted"
 
 
-def cause_of_sigterm(job_id: str) -> Cause:
-    """Ask the controller, once: SIGTERM alone may mean any of them."""
+def cause_of_sigterm(job_id: str, *, restart: int = 0) -> Cause:
+    """Ask the controller, once: SIGTERM alone may mean any of them. `restart`: how often the job had been requeued."""
     answer = _ask("scontrol", "show", "job", "--oneliner", job_id)
-    return cause_in(answer.out) if answer.ok else Cause.unknown
+    return cause_in(answer.out, restart=restart) if answer.ok else Cause.unknown
 
 
-def cause_in(answer: str) -> Cause:
+def cause_in(answer: str, *, restart: int = 0) -> Cause:
     """The cause, from what `scontrol show job --oneliner` says of a job that just got SIGTERM.
 
     A heterogeneous job has a line for each component, of which one may be the cause for all.
     """
-    causes = {_cause_in_line(line) for line in answer.splitlines() if line.strip()}
-    order = (Cause.preempted, Cause.time_limit, Cause.cancelled)
+    causes = {_cause_in_line(line, restart) for line in answer.splitlines() if line.strip()}
+    order = (Cause.preempted, Cause.time_limit, Cause.requeued, Cause.cancelled)
     return next((cause for cause in order if cause in causes), Cause.unknown)
 
 
-def _cause_in_line(answer: str) -> Cause:
+def _cause_in_line(answer: str, restart: int) -> Cause:
     facts = dict(word.partition("=")[::2] for word in answer.split())
     state = facts.get("JobState", "")
     if state == "PREEMPTED" or facts.get("PreemptTime", "None") not in ("None", "Unknown", ""):
         return Cause.preempted
     if state in ("TIMEOUT", "DEADLINE"):
         return Cause.time_limit
+    if (restarts := facts.get("Restarts", "")).isdigit() and int(restarts) > restart:
+        return Cause.requeued
     return Cause.cancelled if state in ("CANCELLED", "COMPLETING", "COMPLETED", "RUNNING") else Cause.unknown
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from hpcjet.cluster.state import REQUEUED, Phase, RunState
+from hpcjet.cluster.state import QUEUED, REQUEUED, Phase, RunState
 from hpcjet.errors import EXIT_CLUSTER, ConfigError
 from hpcjet.rundir import RunDir
 from hpcjet.slurm.jobid import split_key
@@ -199,7 +199,7 @@ def standing(run: RunDir, place: Place | None, word: RunState | None, job: JobSt
         over = mine and mine.final and place.array.pack > 1 and mine.phase is Phase.failed
         return _spoken(run, mine, name) if over and mine else Standing(Where.queued, run, name, reason=job.reason)
     if job.stage is Stage.running:
-        if mine and mine.final and mine.then != REQUEUED:
+        if mine and mine.final and mine.then not in (REQUEUED, QUEUED):
             return _spoken(run, mine, name)
         begun = mine is not None and mine.phase is Phase.running
         return Standing(

@@ -139,8 +139,9 @@ def end(login: Login, root: Path, launch: "subprocess.Popen[str]") -> None:
     """Leave nothing of a test that failed."""
     if launch.poll() is None:
         interrupt(launch)
-        launch.communicate(timeout=30)
+        launch.wait(timeout=30)
         login.hpcjet("cancel", str(only(root)))
+    launch.communicate(timeout=30)
 
 
 def jobs(run: RunDir) -> list[Allocation]:

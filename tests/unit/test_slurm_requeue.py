@@ -50,6 +50,13 @@ def test_the_cause(answer: str, cause: Cause) -> None:
     assert cause_in(answer) is cause
 
 
+def test_a_job_that_is_put_back_into_the_queue_was_not_cancelled() -> None:
+    again = show("COMPLETING").replace("Restarts=0", "Restarts=1")
+    assert cause_in(again) is Cause.requeued
+    assert cause_in(again, restart=1) is Cause.cancelled, "its second start, and it is cancelled"
+    assert cause_in(show("RUNNING", NOW).replace("Restarts=0", "Restarts=1")) is Cause.preempted
+
+
 def test_the_controller_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = slurm_stubs.on_path(tmp_path / "slurm", monkeypatch)
     slurm_stubs.stub(folder, "scontrol", says=show("RUNNING", NOW), first=slurm_stubs.noted(folder, "scontrol"))
