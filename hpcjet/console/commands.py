@@ -192,7 +192,7 @@ def _report(arguments: argparse.Namespace) -> int:
     from hpcjet.console.efficiency import lines
     from hpcjet.console.use import use_lines
     from hpcjet.outcome import print_outcome
-    from hpcjet.start import stored_config
+    from hpcjet.start import stored_config, stored_plan
 
     run = _find(arguments)
     about_tasks = isinstance(stored_config(run).exp, SweConfig)
@@ -206,7 +206,8 @@ def _report(arguments: argparse.Namespace) -> int:
     print_outcome(run, Console())
     found, used = _efficiency(run), use_lines(run)
     if found:
-        print("\nuse of the nodes", *(f"  {line}" for line in lines(found)), sep="\n")
+        of = "head's job" if stored_plan(run).worker_groups else "nodes"
+        print(f"\nuse of the {of}", *(f"  {line}" for line in lines(found)), sep="\n")
     if used:
         print("\ntime of the nodes", *(f"  {line}" for line in used), sep="\n")
     if not (found or used or about_tasks):
