@@ -104,7 +104,7 @@ def test_nothing_is_lost_while_nodes_are_taken_away_and_one_dies(
 
 
 def start_again_at_once(login: Login, work: AtWork, job: str) -> None:
-    """Until the run is over: Slurm holds a requeued job back for two minutes; its owner may say that it need not wait."""
+    """Until the run is over: Slurm holds a requeued job back for two minutes, unless its owner says otherwise."""
     while work.launch.poll() is None:
         if state_in_queue(login, job) == "PENDING":
             login.run("scontrol", "update", f"JobId={job}", "StartTime=now")
