@@ -1,0 +1,162 @@
+"""How old a policy may be when it acts, when its fragments are admitted and when they are learned from.
+
+One rule for all modes, bounded by eta versions: sync is eta = 0, hybrid a number of one's own, async has no bound.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from hpcjet.config.check import at_least, bad
+
+
+class StalenessMode(Enum):
+    """How acting and learning go together.
+
+    sync: each update learns from what its own version did, and acting waits for the next version.
+    hybrid: acting may run ahead by eta updates.
+    async: acting never waits; what is learned from may be of any age.
+    """
+
+    sync = "sync"
+    hybrid = "hybrid"
+    asynchronous = "async"
+
+
+class TooOld(Enum):
+    """What a learner does with what became too old while it waited.
+
+    drop: it is never chosen, and others take its place in the batch.
+    mask: it is chosen and counts for the batch, but is neither fetched nor learned from; the batch gets smaller.
+    """
+
+    drop = "drop"
+    mask = "mask"
+
+
+@dataclass
+class StalenessConfig:
+    """The bound on staleness."""
+
+    mode: StalenessMode = StalenessMode.sync
+    """sync, hybrid or async."""
+    eta: int = 1
+    """hybrid: by how many updates what is learned from may be behind."""
+    too_old: TooOld = TooOld.drop
+    """drop or mask."""
+    fragments: int = 1
+    """How many fragments one update learns from."""
+
+    def __post_init__(self) -> None:
+        at_least("staleness.eta", self.eta, 0)
+        at_least("staleness.fragments", self.fragments, 1)
+
+    @property
+    def bound(self) -> int | None:
+        """Versions; None for no bound."""
+        return {StalenessMode.sync: 0, StalenessMode.hybrid: self.eta, StalenessMode.asynchronous: None}[self.mode]
+
+
+@dataclass(frozen=True)
+class Freshness:
+    """What may be acted with, admitted and learned from while the learner is at `newest`."""
+
+    newest: int
+    bound: int | None
+
+    @property
+    def oldest(self) -> int:
+        """The oldest version that is fresh enough; one below it may neither act nor be learned from."""
+        return 0 if self.bound is None else max(0, self.newest - self.bound)
+
+    def allows(self, version: int) -> bool:
+        return version >= self.oldest
+
+    def age(self, version: int) -> int:
+        return self.newest - version
+
+
+class Budget:
+    """How many fragments may be begun: at version i no more than (i + 1 + eta) * B in all, since the start.
+
+    Learned from in the order in which they were begun, none is then older than eta versions. What is lost on the way
+    is given back, fragment by fragment, so that others take its place.
+    Source: "AReaL: A Large-Scale Asynchronous Reinforcement Learning System for Language Reasoning",
+    arXiv:2505.24298, section 5.1.
+    """
+
+    def __init__(self, config: StalenessConfig) -> None:
+        self.config = config
+        self.version = 0
+        self.admitted = 0
+        """Fragments in the pool, or learned from."""
+        self.running: dict[str, int] = {}
+        """Fragments begun and not yet admitted, by their source."""
+
+    @property
+    def freshness(self) -> Freshness:
+        return Freshness(self.version, self.config.bound)
+
+    @property
+    def room(self) -> int | None:
+        """How many may be begun now; None for any number."""
+        if self.config.bound is None:
+            return None
+        return (self.version + 1 + self.config.bound) * self.config.fragments - self.admitted - self.in_flight
+
+    @property
+    def in_flight(self) -> int:
+        return sum(self.running.values())
+
+    def begin(self, source: str, n: int = 1) -> bool:
+        """Whether this source may begin n fragments now; if so they are counted."""
+        room = self.room
+        if room is not None and n > room:
+            return False
+        self.running[source] = self.running.get(source, 0) + n
+        return True
+
+    def admit(self, source: str, n: int = 1) -> None:
+        """What this source had begun is in the pool."""
+        self._end(source, n)
+        self.admitted += n
+
+    def give_up(self, source: str, n: int | None = None) -> int:
+        """What this source had begun will never come; all of it by default. How many that were."""
+        return self._end(source, self.running.get(source, 0) if n is None else n)
+
+    def lose(self, n: int) -> None:
+        """Admitted fragments that will not be learned from: others may be begun in their place."""
+        self.admitted -= n
+
+    def advance(self, version: int) -> None:
+        """The learner is at this version now. Raises ValueError if it goes back: see `recover`."""
+        if version < self.version:
+            raise ValueError(f"version {version} after {self.version}: a learner that went back calls recover")
+        self.version = version
+
+    def recover(self, version: int, usable: int) -> None:
+        """A learner goes on at `version` with `usable` fragments in the pool, and nothing is running.
+
+        Counted anew: each version before took its batch. Counts that begin at 0 would let (version + 1 + eta) * B in
+        at once, and most of them would be too old when their turn comes.
+        """
+        if version < 0 or usable < 0:
+            raise bad("recover", f"version {version}, {usable} fragments", "0 or more", "see the checkpoint")
+        self.version, self.running = version, {}
+        self.admitted = version * self.config.fragments + usable
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"version": self.version}
+
+    def load_state_dict(self, state: Mapping[str, Any], *, usable: int) -> None:
+        """By the limits of this configuration, not by those of the one that was saved."""
+        self.recover(int(state["version"]), usable)
+
+    def _end(self, source: str, n: int) -> int:
+        n = min(n, self.running.get(source, 0))
+        left = self.running.pop(source, 0) - n
+        if left:
+            self.running[source] = left
+        return n
