@@ -13,17 +13,19 @@ demo: $(VENV)/.installed
 	@$(BIN)/python -m hpcjet.launch +exp=swe
 
 # The lab mostly waits, and has deadlines to keep: what computes runs beside it, as nice as can be, and gets what is left.
-# Attacks look for what is left anywhere on the machine, so they come last, alone.
+# Attacks look for what is left anywhere on the machine, so they come last, alone,
+# and so do limits in seconds of CPU.
 test: $(VENV)/.installed-dev
 	@$(MAKE) --no-print-directory --jobs=2 real-engine check lab-packages
 	@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=line test-lab test-rest
 	$(BIN)/python -m pytest tests/attack
+	$(BIN)/python -m pytest -m alone tests/unit
 
 test-lab:
 	$(BIN)/python -m pytest tests/lab tests/nfs
 
 test-rest:
-	nice -n 19 $(BIN)/python -m pytest --numprocesses=auto tests/unit tests/local tests/engine
+	nice -n 19 $(BIN)/python -m pytest --numprocesses=auto -m "not alone" tests/unit tests/local tests/engine
 
 lab-packages:
 	@tests/packages.sh

@@ -146,6 +146,7 @@ def test_no_network_at_all_is_told_with_what_there_is() -> None:
         chosen([])
 
 
+@pytest.mark.alone
 def test_ten_thousand_nodes_take_a_moment() -> None:
     def big(number: int) -> list[Link]:
         return [

@@ -144,6 +144,7 @@ def launch(words: list[str], *options: str) -> tuple[str, float]:
     return done.stderr, after.children_user + after.children_system - before.children_user - before.children_system
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("case", list(LIGHT))
 def test_what_needs_no_run_imports_nothing_heavy_and_is_quick(case: str) -> None:
     log, _ = launch(LIGHT[case], "-X", "importtime")
@@ -153,7 +154,6 @@ def test_what_needs_no_run_imports_nothing_heavy_and_is_quick(case: str) -> None
     assert {name.split(".")[0] for name in loaded} & (HEAVY - {"submitit"}) == set()
     if "Slurm" not in case:
         assert "submitit" not in loaded
-    # CPU time, which other work on the machine does not change: on a quiet machine it is the wall time.
     assert min(launch(LIGHT[case])[1] for _ in range(3)) < 1.0
 
 

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -333,8 +334,9 @@ def test_files_that_may_not_be_read(conf: Path, tmp_path: Path) -> None:
     path.write_text("defaults: [slurm]\n")
     path.chmod(0o600)
     tmp_path.chmod(0o755)
-    for folder in [*tmp_path.parents][:2]:
-        folder.chmod(0o755)
+    for folder in tmp_path.parents:
+        if folder.stat().st_uid == os.geteuid() and folder.is_relative_to(tempfile.gettempdir()):
+            folder.chmod(folder.stat().st_mode | 0o055)
     program = (
         "import os, sys; from hpcjet.config.compose import compose\n"
         "compose(['+exp=noop'])  # imports what Python itself may keep where the other user cannot read\n"

@@ -18,6 +18,7 @@ from scale import measure
 NODES = 10_000
 
 
+@pytest.mark.alone
 def test_ten_thousand_nodes_meet_within_five_seconds_of_cpu() -> None:
     if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < NODES + 100:
         pytest.skip(f"ulimit -Hn is below {NODES}: a connection per node needs an open file each")

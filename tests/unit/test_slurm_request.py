@@ -329,6 +329,7 @@ def test_four_calls_say_it_all(slurm: Path) -> None:
     assert sum(len(calls(slurm, name)) for name in ("scontrol", "sinfo", "sacctmgr", "sbatch")) == 4
 
 
+@pytest.mark.alone
 def test_ten_thousand_nodes_cost_no_more(slurm: Path) -> None:
     rows = "".join(f"batch|1|{8 + number % 9}|16000|gpu:4|(null)|n{number}\n" for number in range(10_000))
     (slurm / "rows").write_text(rows)

@@ -128,18 +128,23 @@ def test_after_one_that_was_stopped_none_is_begun(stops: bool, begun: list[int])
     assert list(crew.codes) == begun and crew.was_stopped is stops
 
 
-def stop_in_order(point: int, place: int) -> int:
-    try:
-        with signals_raise(signal.SIGUSR2):
-            time.sleep(20)
-    except Interrupted:
-        return 130
-    return 0
+def test_a_signal_is_passed_on_and_waited_for(tmp_path: Path) -> None:
+    def stop_in_order(point: int, place: int) -> int:
+        try:
+            with signals_raise(signal.SIGUSR2):
+                (tmp_path / str(point)).touch()
+                time.sleep(60)
+        except Interrupted:
+            return 130
+        return 0
 
+    def warn() -> None:
+        while len(list(tmp_path.iterdir())) < 2:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGUSR2)
 
-def test_a_signal_is_passed_on_and_waited_for() -> None:
     crew = Crew(stop_in_order, at_once=2, stops_with_one=True)
-    threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGUSR2)).start()
+    threading.Thread(target=warn, daemon=True).start()
     with pytest.raises(Interrupted), signals_raise(signal.SIGUSR2):
         crew.run(range(4))
     assert crew.codes == {0: 130, 1: 130}

@@ -214,6 +214,7 @@ print(len(plan.points), spent.user + spent.system, peak)
 """
 
 
+@pytest.mark.alone
 def test_ten_thousand_points_take_seconds_and_little_memory() -> None:
     words = [*WORDS, "seed=range(0,2500)", "exp.cpus_per_rank=1,2", "+cluster.env.A=1,2"]
     code = [sys.executable, "-c", MANY.format(words=words)]
