@@ -110,9 +110,12 @@ class Budget:
         return sum(self.running.values())
 
     def begin(self, source: str, n: int = 1) -> bool:
-        """Whether this source may begin n fragments now; if so they are counted."""
+        """Whether this source may begin n fragments now; if so they are counted.
+
+        Where there is room for fewer than n and nothing is running it may: else nobody ever could.
+        """
         room = self.room
-        if room is not None and n > room:
+        if room is not None and n > room and (room <= 0 or self.running):
             return False
         self.running[source] = self.running.get(source, 0) + n
         return True
@@ -137,14 +140,14 @@ class Budget:
         self.version = version
 
     def recover(self, version: int, usable: int) -> None:
-        """A learner goes on at `version` with `usable` fragments in the pool, and nothing is running.
+        """A learner goes on at `version` with `usable` fragments in the pool; what is running still is.
 
         Counted anew: each version before took its batch. Counts that begin at 0 would let (version + 1 + eta) * B in
         at once, and most of them would be too old when their turn comes.
         """
         if version < 0 or usable < 0:
             raise bad("recover", f"version {version}, {usable} fragments", "0 or more", "see the checkpoint")
-        self.version, self.running = version, {}
+        self.version = version
         self.admitted = version * self.config.fragments + usable
 
     def state_dict(self) -> dict[str, Any]:

@@ -44,6 +44,11 @@ class Priorities:
     def totals(self) -> Totals:
         return Totals(self._count, self._tree.total, self._tree.least)
 
+    @property
+    def most(self) -> float:
+        """The greatest p^alpha."""
+        return self._tree.most
+
     def insert(self, places: Ints) -> None:
         """New entries, with the greatest priority that there is now, so that each is drawn soon; 1 if there is none."""
         most = self._tree.most
@@ -54,6 +59,10 @@ class Priorities:
         if (priorities < 0).any() or not np.isfinite(priorities).all():
             raise ValueError("priorities are finite and 0 or more")
         self._set(places, np.where(priorities > 0, np.power(priorities, self.alpha), 0.0))
+
+    def restore(self, places: Ints, mass: Floats) -> None:
+        """Give entries what `mass` said of them."""
+        self._set(places, mass)
 
     def remove(self, places: Ints) -> None:
         self._set(places, np.zeros(len(places)))

@@ -24,7 +24,7 @@ class RateLimiter:
     insert_batch: int = 1
     sample_batch: int = 1
     inserts: int = 0
-    samples: int = 0
+    samples: float = 0
 
     def __post_init__(self) -> None:
         for name in ("samples_per_insert", "min_size", "insert_batch", "sample_batch"):
@@ -66,6 +66,10 @@ class RateLimiter:
 
     def sampled(self, n: int) -> None:
         self.samples += n
+
+    def lost(self, times: float) -> None:
+        """An insert is gone after it was sampled so often: the samples that will not come are not waited for."""
+        self.samples += max(0.0, self.samples_per_insert - times)
 
     def _at_most(self, low: float, high: float) -> bool:
         return low <= high + SLACK * max(1.0, abs(low), abs(high))

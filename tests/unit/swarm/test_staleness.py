@@ -81,7 +81,9 @@ def test_what_is_lost_is_made_up_for_one_by_one() -> None:  # D8, a node that di
     assert budget.give_up("b") == 2 and budget.room == 2
     budget.lose(1)
     assert budget.room == 3 and budget.in_flight == 1
+    assert not budget.begin("b", 5)
     assert budget.give_up("b") == 0 and budget.give_up("a", 7) == 1 and budget.room == 4
+    assert budget.begin("b", 5) and budget.room == -1  # else nobody ever could
 
 
 def test_what_is_fresh() -> None:
