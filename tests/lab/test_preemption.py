@@ -24,10 +24,10 @@ GROUPS = (
     " idle_s: 10}}",
     "exp.group=cpu",
 )
-EACH = int(os.environ.get("HPCJET_ATTEMPTS", "6"))
-"""Attempts at each of eight tasks; the figures of the docs are of 15."""
-MOST_LOST = 0.15
-"""Share of the node-seconds that may be idle or wasted."""
+EACH = int(os.environ.get("HPCJET_ATTEMPTS", "4"))
+"""Attempts at each of eight tasks; the figure of docs/faults.md is of 15."""
+MOST_LOST = 0.15 if EACH >= 15 else 0.4
+"""Share of the node-seconds that may be idle or wasted: four losses weigh more in a run of two minutes."""
 
 
 @pytest.fixture
@@ -122,21 +122,23 @@ def test_a_chain_of_short_allocations_finishes_long_work(login: Login, tasks: No
         " cpu: {nodes: 1, cpus_per_node: 2, mem_gb: 4, time_min: 10}}",
         "exp.group=cpu",
     )
-    launch = login.start("+exp=swe", *limits, "exp.attempts=2", "engine.latency_s=1", f"run.root={folder}/runs")
+    launch = login.start(
+        "+exp=swe", *limits, "exp.limit=6", "exp.attempts=2", "engine.latency_s=1", f"run.root={folder}/runs"
+    )
     with AtWork(login, folder, launch) as work:
         wait_for(lambda: bool(list(folder.glob("runs/*/*/submission.json"))), timeout_s=30, what="the run")
         start_again_at_once(login, work, work.job)
         ended = work.ended(timeout_s=60)
         assert ended.code == 0 and ended.run, ended.output
         keys = recorded(ended.run)
-        assert len(keys) == len(set(keys)) == 16
+        assert len(keys) == len(set(keys)) == 12
         rows = events(ended.run)
         begun = [row["restart"] for row in rows if row["event"] == "workload_start"]
         assert len(begun) >= 2 and len(set(begun)) == len(begun), begun
         joined = [row["restart"] for row in rows if row["event"] == "ray_up" and row["group"] == "cpu"]
         assert set(joined) == set(begun), "the worker found each head"
         assert len({row["job"] for row in rows if row["event"] == "ray_up" and row["group"] == "cpu"}) == 1
-        assert login.report(ended.run)["resolved"] == 8
+        assert login.report(ended.run)["resolved"] == 6
 
 
 def test_max_hours_ends_the_chain(login: Login, folder: Path) -> None:

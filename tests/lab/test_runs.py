@@ -123,8 +123,9 @@ def test_agents_that_do_not_solve_resolve_nothing(login: Login, tasks: None, roo
 
 
 def half_done(login: Login, root: Path) -> "subprocess.Popen[str]":
-    """A launch of 16 attempts of which some are recorded and some are under way."""
-    launch = login.start("+exp=swe", *NODES, "exp.attempts=2", "engine.latency_s=0.3", f"run.root={root}")
+    """A launch of ten attempts of which some are recorded and some are under way."""
+    words = ["exp.limit=5", "exp.attempts=2", "engine.latency_s=0.3"]
+    launch = login.start("+exp=swe", *NODES, *words, f"run.root={root}")
 
     def some() -> bool:
         assert launch.poll() is None, launch.communicate()[0]
@@ -140,9 +141,9 @@ def finish(lab: Lab, login: Login, root: Path, before: list[tuple[str, int]]) ->
     done = login.hpcjet("resume", only_run(root).path, timeout_s=600)
     assert done.code == 0, done.output
     after = recorded(only_run(root))
-    assert len(after) == len(set(after)) == 16
+    assert len(after) == len(set(after)) == 10
     assert set(before) <= set(after)
-    assert login.report(only_run(root))["resolved"] == 8
+    assert login.report(only_run(root))["resolved"] == 5
 
 
 def test_kill_9_of_the_driver_then_resume(lab: Lab, login: Login, tasks: None, root: Path) -> None:
@@ -153,7 +154,7 @@ def test_kill_9_of_the_driver_then_resume(lab: Lab, login: Login, tasks: None, r
     assert launch.returncode == 1, output
     assert "ended by SIGKILL" in output and "hpcjet resume" in output
     before = recorded(run)
-    assert 3 <= len(before) < 16
+    assert 3 <= len(before) < 10
     finish(lab, login, root, before)
 
 
@@ -167,7 +168,7 @@ def test_scancel_then_resume(lab: Lab, login: Login, tasks: None, root: Path) ->
     output = launch.communicate(timeout=60)[0]
     assert launch.returncode == 130, output
     before = recorded(run)
-    assert len(before) < 16
+    assert len(before) < 10
     finish(lab, login, root, before)
 
 
@@ -187,7 +188,7 @@ def test_after_a_power_loss_of_a_worker_the_run_goes_on(lab: Lab, login: Login, 
     finally:
         lab.restart(victim)
     after = recorded(run)
-    assert len(after) == len(set(after)) == 16 and set(before) <= set(after)
+    assert len(after) == len(set(after)) == 10 and set(before) <= set(after)
     lost = [row["host"] for row in events(run) if row["event"] == "node_lost"]
     assert lost == [f"n{victim}"]
     assert not list(run.path.glob("logs/*-1")), "it did not start again"
