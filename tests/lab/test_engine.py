@@ -69,6 +69,10 @@ def readable(model: Path) -> Path:
 
 @pytest.fixture
 def root(login: Login) -> Path:
+    return new_folder(login)
+
+
+def new_folder(login: Login) -> Path:
     folder = login.home / "tests" / f"engine-{time.time_ns()}"
     made = login.run("mkdir", "-p", folder / "runs")
     assert made.code == 0, made.output
@@ -119,9 +123,10 @@ class Served:
                 self.lost.append(f"{name} {turn}: {type(error).__name__} {error}")
 
 
-@pytest.fixture
-def served(login: Login, engine: list[str], root: Path) -> Iterator[Served]:
-    """Two replicas on two nodes, without Ray."""
+@pytest.fixture(scope="module")
+def served(login: Login, engine: list[str]) -> Iterator[Served]:
+    """Two replicas on two nodes, without Ray; the first two tests share them, since they take a minute to start."""
+    root = new_folder(login)
     words = ["+exp=serve", "cluster=lab", "cluster.nodes=2", "cluster.cpus_per_node=2", *engine]
     more = ["engine.record=logprobs", "engine.served_model_name=tiny", f"run.root={root}/runs"]
     with AtWork(login, root, login.start(*words, *more)) as work:
@@ -140,7 +145,7 @@ def served(login: Login, engine: list[str], root: Path) -> Iterator[Served]:
         yield served
 
 
-def test_two_replicas_answer_with_ids_and_log_probabilities(lab: Lab, served: Served) -> None:
+def test_two_replicas_answer_with_ids_and_log_probabilities(served: Served) -> None:
     answer = served.ask("first", "Hello")
     assert answer["choices"][0]["message"]["content"] is not None and answer["usage"]["completion_tokens"] > 0
     call = next(each for each in read_calls(served.run.calls) if each.attempt == "serve" and each.messages[0])
@@ -148,10 +153,6 @@ def test_two_replicas_answer_with_ids_and_log_probabilities(lab: Lab, served: Se
     assert len(call.choices[0]["logprobs"]) == len(call.choices[0]["ids"])
     shown = served.work.login.hpcjet("status", served.run.path).output
     assert "2 of 2 replicas serve" in shown, shown
-    ended = served.work.login.hpcjet("cancel", served.run.path)
-    assert ended.code == 0, ended.output
-    served.work.ended(timeout_s=60)
-    wait_for(lambda: not leftovers(lab, lab.nodes), timeout_s=15, what="empty nodes")
 
 
 @pytest.mark.timeout(3 * READY_S)
@@ -179,6 +180,10 @@ def test_replicas_and_nodes_may_die_and_no_request_is_lost(lab: Lab, served: Ser
             client.join(ASKED_S)
         lab.restart(nodes[1])
     assert served.lost == [] and served.answered > 40
+    cancelled = served.work.login.hpcjet("cancel", served.run.path)
+    assert cancelled.code == 0, cancelled.output
+    served.work.ended(timeout_s=60)
+    wait_for(lambda: not leftovers(lab, lab.nodes), timeout_s=15, what="empty nodes")
 
 
 @pytest.mark.timeout(3 * READY_S)
