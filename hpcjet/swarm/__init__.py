@@ -30,6 +30,19 @@ agents at once. A backend is one module that makes policies and learners; `torch
 (`learning` holds what they share) do PPO or V-trace for one rank; the same seed gives the same bits, also after a
 resume. `trainer.Trainer` acts and learns in one process.
 
-Everything here is numpy alone when imported, but `losses` (torch); torch, Gymnasium and PettingZoo are imported where
-they are used.
+**Over nodes**, `weights` brings new versions to those who act, `pool` keeps what they did where they did it and moves
+what is chosen, and `staleness` says how far apart acting and learning may be. Each is a core without Ray and a module
+`actors` around it. They are called in this order:
+
+- The driver: `weights.actors.start_servers`, `pool.actors.start_index`; for each node `start_cache` and `start_pool`
+  (central mode: one pool). A node that is lost: `index.node_lost(node)`; a host that died: `index.source_lost(source)`.
+- A learner: `index.recover(version[, state])`, `Publisher.publish(version, weights)`; then again and again
+  `index.sample(policy, n)` until it answers, `fetch`, `index.done(number, missing)`, `Learner.update`,
+  `index.advance(version)` and only then `publish`. IndexIsNew asks for `recover`.
+- A world host, for each fragment: `index.begin(source, attempt, node, n)` until it answers with a Leave,
+  `cache.weights(source, version, None, leave.at_least, timeout)` and `load`, then the steps, then
+  `pool.insert(entry_of(fragment, ...), fragment)` for each of the n.
+
+Everything here is numpy alone when imported, but `losses` (torch); torch, Ray, Gymnasium and PettingZoo are imported
+where they are used.
 """

@@ -116,6 +116,8 @@ class Index:
 
     def insert(self, key: Key, entry: Entry) -> Verdict:
         """An entry of a fragment that stands in its pool. Unless it is admitted (or `wait`) its pool frees it."""
+        if key in self._held:
+            return Verdict.admitted
         if key.pool not in self._pools or not self.source_began(entry.source, entry.attempt):
             self.losses.late += 1
             return Verdict.late

@@ -26,6 +26,10 @@ class NodePool:
     def __len__(self) -> int:
         return len(self._held)
 
+    def items(self) -> list[tuple[int, Any]]:
+        """Numbers and payloads, oldest first."""
+        return [(number, payload) for number, (_, payload) in self._held.items()]
+
     @property
     def fill(self) -> float:
         """The share of the bytes that is used."""

@@ -59,9 +59,3 @@ class LeaseBook:
             self.holder, self.epoch = server, self.epoch + 1
         self._free_at = now + self.seconds * DRIFT
         return self.epoch
-
-    def dead(self, server: str, *, now: float) -> None:
-        """This server's process is known to have ended: another need not wait for its lease to run out."""
-        self._seen.pop(server, None)
-        if server == self.holder:
-            self.holder, self._free_at = None, now

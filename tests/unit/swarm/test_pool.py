@@ -211,6 +211,7 @@ def test_a_dead_node_is_never_chosen_and_what_it_owed_is_given_to_others() -> No
     assert index.begin("host-0", 1, "n0", 3) and not index.begin("host-0", 0, "n0")
     assert index.insert(Key("n0 again", 0), entry(0, attempt=1)) is Verdict.admitted
     assert index.losses.late == 2
+    assert index.insert(Key("n0 again", 0), entry(0, attempt=1)) is Verdict.admitted and len(index) == 4  # said twice
 
 
 def test_a_pool_that_was_started_again_has_nothing_of_the_one_before() -> None:

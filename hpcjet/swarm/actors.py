@@ -1,0 +1,58 @@
+"""What all Ray actors of the swarm share. Ray is imported when it is used."""
+
+import asyncio
+from typing import Any
+
+from hpcjet.errors import HpcjetError
+
+NAMESPACE = "hpcjet-swarm"
+
+
+class ActorGone(HpcjetError):
+    """An actor is not there."""
+
+
+def start_actor(kind: type, name: str, node: str, *args: Any, restarts: int = -1) -> Any:
+    """A detached actor on this node (Ray's id of it), or the one of this name that there is.
+
+    Detached: it does not end with its creator, but with the run's Ray. If its process dies Ray starts it again on this
+    node, as long as there is the node.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    made: Any = ray.remote(kind).options(
+        name=name, namespace=NAMESPACE, get_if_exists=True, lifetime="detached", num_cpus=0, max_restarts=restarts,
+        max_concurrency=1000, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+    )  # fmt: skip
+    return made.remote(*args)
+
+
+def get_actor(name: str) -> Any:
+    """Raises ActorGone if there is none of this name (any more)."""
+    import ray
+
+    try:
+        return ray.get_actor(name, namespace=NAMESPACE)
+    except ValueError as error:
+        raise ActorGone(
+            f"no actor has the name {name} (any more): its node is gone, or it was never started"
+        ) from error
+
+
+async def local_copy(reference: Any) -> Any:
+    """A reference to a copy in this node's object store that belongs to this process.
+
+    What another process put is gone with that process, even where copies of it are. The arrays cross to this node once.
+    """
+    import ray
+
+    return ray.put(await reference)
+
+
+def lost_errors() -> tuple[type[BaseException], ...]:
+    """What a call raises whose actor, node or object is gone or late."""
+    import ray
+
+    return (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError, ray.exceptions.RaySystemError,
+            ray.exceptions.GetTimeoutError, asyncio.TimeoutError, ActorGone)  # fmt: skip
