@@ -1,0 +1,150 @@
+"""Index and node pools through random lives: nodes die, answers get lost, learners start again, and it goes on."""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpcjet.swarm.pool import Entry, Index, Key, NodePool, Order, PoolConfig, Verdict, WhenFull
+from hpcjet.swarm.pool.config import RateConfig
+from hpcjet.swarm.staleness import StalenessConfig, StalenessMode, TooOld
+
+BATCH, PARTS = 4, 2
+
+
+class Life:
+    """Three nodes with a pool and a source each, and one learner. A source makes two fragments at a time."""
+
+    def __init__(self, config: PoolConfig, staleness: StalenessConfig, seed: int) -> None:
+        self.config, self.rng = config, np.random.default_rng(seed)
+        self.index = Index(config, staleness, seed=seed)
+        self.pools: dict[str, NodePool] = {}
+        self.starts: Counter[str] = Counter()
+        self.running: dict[str, tuple[int, int] | None] = {}
+        """Of each source: the version it acts with, and how many parts it has not handed in."""
+        self.learned: Counter[Key] = Counter()
+        self.ages: list[int] = []
+        self.broken: set[Key] = set()
+        self.updates = 0
+        self.out: Any = None
+        for node in ("n0", "n1", "n2"):
+            self.start(node)
+
+    def start(self, node: str) -> None:
+        self.starts[node] += 1
+        self.pools[node] = NodePool(f"{node}/{self.starts[node]}", 1000, self.config.when_full)
+        self.index.join(self.pools[node].name, node)
+        self.running[node] = None
+
+    def act(self, node: str) -> None:
+        attempt, doing = self.starts[node], self.running[node]
+        if doing is None:
+            if self.index.begin(node, attempt, node, PARTS):
+                self.running[node] = (self.index.budget.version, PARTS)
+            return
+        version, left = doing
+        pool = self.pools[node]
+        if not pool.has_room(100):
+            return
+        number, gone = pool.put("payload", 100)
+        self.index.evicted(pool.name, gone)
+        entry = Entry(
+            source=node, attempt=attempt, node=node, first_world=0, worlds=1, policy="p", group=f"g{left}", steps=1,
+            first_step=int(self.rng.integers(99)), agent_steps=1, version=version, nbytes=100,
+        )  # fmt: skip
+        verdict = self.index.insert(Key(pool.name, number), entry)
+        if verdict is not Verdict.admitted:
+            pool.remove([number])
+        if verdict is not Verdict.wait:
+            self.running[node] = (version, left - 1) if left > 1 else None
+
+    def learn(self) -> None:
+        want = BATCH - (0 if self.out is None else self.out[1])
+        sample = self.index.sample("p", want)
+        if sample is None:
+            return
+        got, missing = 0, []
+        for chosen in sample.chosen:
+            pool = self.pools[chosen.entry.node]
+            assert pool.name == chosen.key.pool, "nothing is chosen of a pool that is gone"
+            there = pool.get([chosen.key.number])[0] is not None
+            assert there or chosen.key in self.broken, "all that is chosen is there"
+            if not there or self.rng.random() < 0.05:  # it is lost under the fetch
+                pool.remove([chosen.key.number])
+                self.broken.add(chosen.key)
+                missing.append(chosen.key)
+                continue
+            got += 1
+            if chosen.valid:
+                self.learned[chosen.key] += 1
+                self.ages.append(sample.version - chosen.entry.version)
+        if self.rng.random() < 0.05:  # so did the learner
+            self.index.recover(max(0, self.index.budget.version - 1))
+            self.out = None
+            return
+        self.index.done(sample.number, missing)
+        whole = got + (0 if self.out is None else self.out[1])
+        self.out = (sample.version, whole) if whole < BATCH else None
+        if self.out is None:
+            self.updates += 1
+            self.index.advance(self.index.budget.version + 1)
+
+    def free(self) -> None:
+        for pool, numbers in self.index.take_freed().items():
+            self.pools[pool.partition("/")[0]].remove(numbers)
+
+    def step(self, *, calm: bool) -> None:
+        self.free()
+        node = f"n{self.rng.integers(3)}"
+        if not calm and self.rng.random() < 0.02:
+            self.index.node_lost(node)
+            self.start(node)
+        elif self.rng.random() < 0.6:
+            self.act(node)
+        else:
+            self.learn()
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    mode=st.sampled_from(list(StalenessMode)), too_old=st.sampled_from(list(TooOld)),
+    order=st.sampled_from(list(Order)), quota=st.sampled_from([0.4, 1.0]), buffer=st.sampled_from([0.0, 12.0]),
+    seed=st.integers(0, 2**20),
+)  # fmt: skip
+def test_it_goes_on_and_keeps_its_bounds(
+    mode: StalenessMode, too_old: TooOld, order: Order, quota: float, buffer: float, seed: int
+) -> None:
+    config = PoolConfig(
+        order=order, node_quota=quota, group_quota=0.75 if quota < 1 else 1.0, rate=RateConfig(error_buffer=buffer)
+    )
+    life = Life(config, StalenessConfig(mode, eta=1, too_old=too_old, fragments=BATCH), seed)
+    for _ in range(300):
+        life.step(calm=False)
+    before = life.updates
+    for _ in range(600):
+        life.step(calm=True)
+        if life.updates >= before + 3:
+            break
+    assert life.updates >= before + 3, (vars(life.index.budget), life.index.limiter, life.running)
+    bound = life.index.staleness.bound
+    assert bound is None or max(life.ages) <= bound
+    # Nothing stays in a pool that the index has forgotten, nor the other way round.
+    life.free()
+    held = set(life.index._held) | {each.key for those in life.index._out.values() for each in those}
+    there = {Key(pool.name, number) for pool in life.pools.values() for number, _ in pool.items()}
+    assert there <= held
+    assert life.index.losses.late == 0
+
+
+@pytest.mark.parametrize("when_full", list(WhenFull))
+def test_replay_goes_on_in_bounded_memory(when_full: WhenFull) -> None:
+    times = 0 if when_full is WhenFull.evict else 2
+    config = PoolConfig(order=Order.prioritised, max_times=times, when_full=when_full, capacity=25)
+    life = Life(config, StalenessConfig(StalenessMode.asynchronous, fragments=BATCH), 3)
+    for _ in range(2000):
+        life.step(calm=False)
+        assert all(pool.nbytes <= 1000 for pool in life.pools.values()) and len(life.index) <= 25
+    assert life.updates > 100 and max(life.learned.values()) > 1
