@@ -39,7 +39,7 @@ what is chosen, and `staleness` says how far apart acting and learning may be. E
 - A learner: `index.recover(version[, state])`, `Publisher.publish(version, weights)`; then again and again
   `index.sample(policy, n)` until it answers, `fetch`, `index.done(number, missing)`, `Learner.update`,
   `index.advance(version)` and only then `publish`. IndexIsNew asks for `recover`.
-- A world host, for each fragment: `index.begin(source, attempt, node, n)` until it answers with a Leave,
+- A world host, for each fragment: `index.begin(source, attempt, node, n, first_step)` until it answers with a Leave,
   `cache.weights(source, version, None, leave.at_least, timeout)` and `load`, then the steps, then
   `pool.insert(entry_of(fragment, ...), fragment)` for each of the n.
 

@@ -88,11 +88,15 @@ class IndexActor:
     async def source_lost(self, source: str) -> int:
         return self._and_tell(self._index.source_lost(source))
 
-    async def begin(self, source: str, attempt: int, node: str, n: int, wait_s: float) -> Leave | None:
+    async def begin(self, source: str, attempt: int, node: str, n: int, ticket: int, wait_s: float) -> Leave | None:
         """None: not within this time; ask again."""
-        if not await self._news.wait(lambda: self._ready and self._index.begin(source, attempt, node, n), wait_s):
+        index = self._index
+        may = await self._news.wait(
+            lambda: self._ready and index.begin(source, attempt, node, n, ticket=ticket), wait_s
+        )
+        if not may:
             return None
-        return Leave(self._index.budget.version, self._index.budget.freshness.oldest)
+        return Leave(index.budget.version, index.budget.freshness.oldest)
 
     async def insert(self, life: str, items: Sequence[tuple[Key, Entry]], wait_s: float) -> list[Verdict] | None:
         """None for a pool that has not joined this life. Those that have to wait do so, at most so long."""

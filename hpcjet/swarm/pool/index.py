@@ -52,6 +52,7 @@ class Index:
         self._pools: dict[str, str] = {}
         self._attempts: dict[str, int] = {}
         self._nodes: dict[str, str] = {}
+        self._tickets: dict[str, tuple[int, int]] = {}
         self._held: dict[Key, Held] = {}
         self._cells: dict[str, dict[Kind, Cell]] = {}
         self._queues: dict[str, list[tuple[Any, Key]]] = {}
@@ -98,19 +99,27 @@ class Index:
         if source in self._attempts:
             self._attempts[source] += 1
         self._nodes.pop(source, None)
+        self._tickets.pop(source, None)
         lost = self.budget.give_up(source)
         self.losses.begun += lost
         return lost
 
-    def begin(self, source: str, attempt: int, node: str, n: int = 1) -> bool:
+    def begin(self, source: str, attempt: int, node: str, n: int = 1, *, ticket: int | None = None) -> bool:
         """Whether this source may begin n fragments now, with weights of `budget.freshness.oldest` or newer.
 
         n is how many it makes at a time: one for each group, or part of it, that has a policy of its own.
+        `ticket` says which ones, such as by their first step: asked twice, since an answer was lost, they count once.
         """
         if not self.source_began(source, attempt):
             return False
         self._nodes[source] = node
-        return self.budget.begin(source, n)
+        if ticket is not None and self._tickets.get(source) == (attempt, ticket):
+            return True
+        if not self.budget.begin(source, n):
+            return False
+        if ticket is not None:
+            self._tickets[source] = (attempt, ticket)
+        return True
 
     # entries
 

@@ -45,7 +45,7 @@ def fragment(version: int, mark: float) -> Fragment:
 
 
 def insert(pool: Any, index: Any, source: str, version: int, step: int) -> str:
-    leave = ray.get(index.begin.remote(source, 0, source, 1, GIVE_UP_S))
+    leave = ray.get(index.begin.remote(source, 0, source, 1, step, GIVE_UP_S))
     assert leave is not None, f"{source} may not begin"
     made = fragment(version, step)
     entry = entry_of(made, source=source, attempt=0, node=source, policy="p", group="g", first_world=0, first_step=step)

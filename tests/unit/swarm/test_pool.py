@@ -214,6 +214,15 @@ def test_a_dead_node_is_never_chosen_and_what_it_owed_is_given_to_others() -> No
     assert index.insert(Key("n0 again", 0), entry(0, attempt=1)) is Verdict.admitted and len(index) == 4  # said twice
 
 
+def test_who_asks_twice_since_an_answer_was_lost_counts_once() -> None:
+    index = index_of(StalenessConfig(fragments=4))
+    assert all(index.begin("host-0", 0, "n0", 2, ticket=0) for _ in range(3)) and index.budget.in_flight == 2
+    assert index.begin("host-0", 0, "n0", 2, ticket=5) and index.budget.room == 0
+    assert not index.begin("host-0", 0, "n0", 2, ticket=10)
+    index.source_lost("host-0")
+    assert index.begin("host-0", 1, "n0", 2, ticket=5) and index.budget.in_flight == 2
+
+
 def test_a_pool_that_was_started_again_has_nothing_of_the_one_before() -> None:
     index = index_of()
     fill(index, {0: 3})
