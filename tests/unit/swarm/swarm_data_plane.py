@@ -96,7 +96,9 @@ def main() -> None:
 
     primary, standby = (get_actor(name) for name in servers)
     wait_for("a standby that follows", lambda: ray.get(standby.status.remote())["version"] == 0)
-    ray.kill(primary, no_restart=False)
+    lived = process_of(primary)
+    ray.kill(primary, no_restart=False)  # returns before it is dead
+    wait_for("the primary's death", lambda: process_of(primary) != lived)
     ray.get(index.advance.remote(1))
     found["later epoch"] = publisher.publish(1, weights)
     late = ray.get([cache.weights.remote("x0", 0, None, 1, GIVE_UP_S) for cache in caches])
@@ -118,6 +120,11 @@ def main() -> None:
     ray.shutdown()
     cluster.shutdown()
     print(json.dumps(found))
+
+
+def process_of(actor: Any) -> int:
+    """0 while there is none."""
+    return int(answers(lambda: ray.get(actor.__ray_call__.remote(lambda self: os.getpid()))))
 
 
 def answers(ask: Callable[[], Any]) -> Any:
