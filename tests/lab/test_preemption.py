@@ -118,12 +118,12 @@ def test_a_chain_of_short_allocations_finishes_long_work(login: Login, tasks: No
         "cluster.form=jobs",
         "cluster.signal_delay_s=20",
         "cluster.object_store_gb=0.1",
-        "+cluster.groups={head: {nodes: 1, cpus_per_node: 1, mem_gb: 3, time_min: 1},"
+        "+cluster.groups={head: {nodes: 1, cpus_per_node: 1, mem_gb: 3, time_min: 2},"
         " cpu: {nodes: 1, cpus_per_node: 2, mem_gb: 4, time_min: 10}}",
         "exp.group=cpu",
     )
     launch = login.start(
-        "+exp=swe", *limits, "exp.limit=6", "exp.attempts=2", "engine.latency_s=1", f"run.root={folder}/runs"
+        "+exp=swe", *limits, "exp.limit=6", "exp.attempts=3", "engine.latency_s=1", f"run.root={folder}/runs"
     )
     with AtWork(login, folder, launch) as work:
         wait_for(lambda: bool(list(folder.glob("runs/*/*/submission.json"))), timeout_s=30, what="the run")
@@ -131,7 +131,7 @@ def test_a_chain_of_short_allocations_finishes_long_work(login: Login, tasks: No
         ended = work.ended(timeout_s=60)
         assert ended.code == 0 and ended.run, ended.output
         keys = recorded(ended.run)
-        assert len(keys) == len(set(keys)) == 12
+        assert len(keys) == len(set(keys)) == 18
         rows = events(ended.run)
         begun = [row["restart"] for row in rows if row["event"] == "workload_start"]
         assert len(begun) >= 2 and len(set(begun)) == len(begun), begun
