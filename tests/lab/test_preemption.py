@@ -142,7 +142,7 @@ def test_a_chain_of_short_allocations_finishes_long_work(login: Login, tasks: No
 
 
 def test_max_hours_ends_the_chain(login: Login, folder: Path) -> None:
-    words = ("cluster.time_min=1", "run.max_hours=0.005", "cluster.cpus_per_node=1", "cluster.mem_gb=2")
+    words = ("cluster.time_min=1", "run.max_hours=0.015", "cluster.cpus_per_node=1", "cluster.mem_gb=2")
     with start_work(login, folder, *words) as work:
         work.await_work()
         ended = work.ended(timeout_s=120)
