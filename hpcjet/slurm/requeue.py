@@ -47,6 +47,10 @@ def _cause_in_line(answer: str, restart: int) -> Cause:
         return Cause.time_limit
     if (restarts := facts.get("Restarts", "")).isdigit() and int(restarts) > restart:
         return Cause.requeued
+    ran_s, limit_s = elapsed_s(facts.get("RunTime", "")), elapsed_s(facts.get("TimeLimit", ""))
+    if ran_s is not None and limit_s and ran_s >= limit_s:
+        # Without a warning before: a controller that was started anew forgets it.
+        return Cause.time_limit
     return Cause.cancelled if state in ("CANCELLED", "COMPLETING", "COMPLETED", "RUNNING") else Cause.unknown
 
 

@@ -57,6 +57,12 @@ def test_a_job_that_is_put_back_into_the_queue_was_not_cancelled() -> None:
     assert cause_in(show("RUNNING", NOW).replace("Restarts=0", "Restarts=1")) is Cause.preempted
 
 
+def test_the_time_limit_without_a_warning_is_no_cancel() -> None:
+    over = show("COMPLETING").replace("RunTime=00:00:08", "RunTime=00:10:00")
+    assert cause_in(over) is Cause.time_limit
+    assert cause_in(over.replace("TimeLimit=00:10:00", "TimeLimit=UNLIMITED")) is Cause.cancelled
+
+
 def test_the_controller_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = slurm_stubs.on_path(tmp_path / "slurm", monkeypatch)
     slurm_stubs.stub(folder, "scontrol", says=show("RUNNING", NOW), first=slurm_stubs.noted(folder, "scontrol"))
