@@ -94,6 +94,16 @@ class Plan:
         return self.groups[1:] if self.form == Form.jobs.name else ()
 
     @property
+    def sidecar_groups(self) -> tuple[str, ...]:
+        """Whose nodes have a sidecar: an engine's are those of engine.group, else those with GPUs, else all."""
+        names = tuple(group.name for group in self.groups)
+        if not self.sidecar:
+            return ()
+        if wanted := (self.config.get("engine") or {}).get("group"):
+            return tuple(name for name in names if name == wanted)
+        return tuple(group.name for group in self.groups if group.gpus) or names
+
+    @property
     def head_nodes(self) -> int:
         """Nodes of the head allocation."""
         return sum(group.nodes for group in self.head_groups)

@@ -251,12 +251,11 @@ def engine_lines(config: LaunchConfig) -> list[str]:
     """
     if not (config.exp.wants_engine and isinstance(config.engine, ServedConfig)):
         return []
-    from hpcjet.cluster.sidecar import has_sidecar
     from hpcjet.engine.check import check
 
     plan = plan_only(config)
     served, workers = (
-        [group for group in groups if has_sidecar(plan, group.name)]
+        [group for group in groups if group.name in plan.sidecar_groups]
         for groups in (plan.head_groups, plan.worker_groups)
     )
     return check(config.engine, served, local=isinstance(config.cluster, LocalConfig), workers=workers)

@@ -25,7 +25,7 @@ from hpcjet.cluster.ray_args import head_args, member_labels
 from hpcjet.cluster.ray_process import PORT_TRIES, RayProcess, object_store
 from hpcjet.cluster.register import Member, Standing
 from hpcjet.cluster.rendezvous import HEAD, leave_pointer, lost_file, take_pointer_away
-from hpcjet.cluster.sidecar import Sidecar, has_sidecar
+from hpcjet.cluster.sidecar import Sidecar
 from hpcjet.cluster.signals import Interrupted
 from hpcjet.cluster.site import Site, renewed_token, token_name
 from hpcjet.errors import BootstrapError, NodeLostError, WorkloadError
@@ -138,7 +138,7 @@ class Head:
         more = {name: getattr(ports, name) for name in DRIVERS_PORTS}
         self._tell(message(WHERE, **where, ports=more))
         facts = {"address": link.address, "head": self._address, "pool_port": ports.pool}
-        if has_sidecar(self._plan, self._group):
+        if self._group in self._plan.sidecar_groups:
             self._sidecar = Sidecar(self._site, env, member=self._member, group=self._group, **facts)
         if self._plan.worker_groups:
             self._keeper = Keeper(self._site)

@@ -8,7 +8,6 @@ from typing import Any
 from hpcjet.cluster.backoff import Backoff
 from hpcjet.cluster.child import Child, tail
 from hpcjet.cluster.site import Site
-from hpcjet.plan import Plan
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 SETTLED_S = 60.0
@@ -16,15 +15,6 @@ SETTLED_S = 60.0
 STOP_S = 10.0
 
 _log = logging.getLogger(__name__)
-
-
-def has_sidecar(plan: Plan, group: str) -> bool:
-    """Whether the nodes of a group have one: an engine's are those of engine.group, else those with GPUs, else all."""
-    if not plan.sidecar:
-        return False
-    wanted = (plan.config.get("engine") or {}).get("group")
-    with_gpus = {each.name for each in plan.groups if each.gpus}
-    return group == wanted if wanted else group in with_gpus or not with_gpus
 
 
 class Kept:

@@ -18,7 +18,7 @@ from hpcjet.cluster.ports import PortBlock
 from hpcjet.cluster.ray_args import member_labels, worker_args
 from hpcjet.cluster.ray_process import PORT_TRIES, RayProcess, object_store
 from hpcjet.cluster.roster import MEMBER_LABEL
-from hpcjet.cluster.sidecar import STOP_S, Sidecar, has_sidecar
+from hpcjet.cluster.sidecar import STOP_S, Sidecar
 from hpcjet.cluster.site import Site, ends_at
 from hpcjet.errors import BootstrapError, NodeLostError
 
@@ -166,7 +166,7 @@ class Stay:
             _log.info("joining Ray at %s:%d", head["address"], head["gcs_port"])
             self._gcs = f"{head['address']}:{head['gcs_port']}"
             self._start_ray(self._ray, self._link)
-        if has_sidecar(self._plan, self._hello.group):
+        if self._hello.group in self._plan.sidecar_groups:
             env = network_env_here(self._link, self._site)
             facts = {"address": self._link.address, "head": head["address"], "pool_port": head["pool_port"]}
             whose = {"member": self._hello.member, "group": self._hello.group}

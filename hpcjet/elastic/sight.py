@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcjet.cluster.sidecar import has_sidecar
 from hpcjet.elastic.memory import Memory
 from hpcjet.elastic.views import Allocation, Backlog, Group, Member, Standing
 from hpcjet.plan import NodeGroup, Plan
@@ -124,7 +123,7 @@ class Sight:
 
     def _is_steady(self, group: str) -> bool:
         """Whether it is there for an engine; where every group has replicas, tasks tell how many nodes are needed."""
-        with_replicas = [each.name for each in self.plan.groups if has_sidecar(self.plan, each.name)]
+        with_replicas = self.plan.sidecar_groups
         return group in with_replicas and len(with_replicas) < len(self.plan.groups)
 
     def _allocations(self, group: str) -> list[Allocation]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 
-from hpcjet.cluster.sidecar import has_sidecar
 from hpcjet.engine import Serving
 from hpcjet.plan import Plan
 from hpcjet.workload import Cluster
@@ -10,12 +9,12 @@ from hpcjet.workload import Cluster
 
 def serving_groups(plan: Plan) -> frozenset[str]:
     """The names of the groups with replicas; none where no engine of ours runs."""
-    return frozenset(group.name for group in plan.groups if has_sidecar(plan, group.name))
+    return frozenset(plan.sidecar_groups)
 
 
 def serving_grows(plan: Plan) -> bool:
     """Whether one of them has allocations of its own."""
-    return any(has_sidecar(plan, group.name) for group in plan.worker_groups)
+    return any(group.name in plan.sidecar_groups for group in plan.worker_groups)
 
 
 def serving_hosts(plan: Plan, hosts: Sequence[str]) -> dict[int, str]:

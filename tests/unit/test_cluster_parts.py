@@ -18,7 +18,6 @@ from hpcjet.cluster.place import GIB, Place, local_place
 from hpcjet.cluster.ports import BLOCK, LOWEST, PortBlock, candidate_blocks, ephemeral_floor, free_blocks, port_range
 from hpcjet.cluster.ray_args import head_args, member_labels, worker_args
 from hpcjet.cluster.rendezvous import Rendezvous, leave_pointer, read_pointer, take_pointer_away
-from hpcjet.cluster.sidecar import has_sidecar
 from hpcjet.cluster.signals import Interrupted, signals_ignored, signals_raise
 from hpcjet.cluster.site import Site, node_environment, prepared_site, renewed_token, token_name
 from hpcjet.cluster.state import Phase, RunState, annotate_state, read_state, write_state
@@ -275,8 +274,8 @@ def test_which_groups_have_an_engines_sidecar(
         NodeGroup(name=name, nodes=1, cpus=1, gpus=gpus.get(name), memory_gb=1) for name in ("head", "cpu", "gpu")
     )
     plan = replace(plan_in(tmp_path), groups=groups, sidecar=("x",), config={"engine": {"group": wanted}})
-    assert [group.name for group in groups if has_sidecar(plan, group.name)] == there
-    assert not has_sidecar(replace(plan, sidecar=()), "gpu")
+    assert list(plan.sidecar_groups) == there
+    assert "gpu" not in replace(plan, sidecar=()).sidecar_groups
 
 
 # signals

@@ -21,23 +21,14 @@ from hpcjet.engine.seat import Seat, core_list
 from hpcjet.engine.served import command
 from hpcjet.errors import ConfigError, EngineError
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))
+
+from every_key import EVERY_KEY
+
 KEY = "sesame-0123"
 OPTIONS = json.loads((Path(__file__).parent / "sglang_options.json").read_text())
 ALL: dict[str, object] = {
-    "served_model_name": "m",
-    "tensor_parallel": 4,
-    "pipeline_parallel": 2,
-    "max_model_len": 32768,
-    "max_num_seqs": 64,
-    "gpu_memory_utilization": 0.8,
-    "dtype": "bfloat16",
-    "quantization": "fp8",
-    "kv_cache_dtype": "fp8_e5m2",
-    "tool_call_parser": "qwen3_coder",
-    "reasoning_parser": "qwen3",
-    "chat_template": Path("/t/chat.jinja"),
-    "enforce_eager": True,
-    "trust_remote_code": True,
+    **{key: value for key, value in EVERY_KEY.items() if key != "model"},
     "extra_args": ["--log-level", "debug"],
 }
 
