@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from hpcjet.config.check import at_least, bad
+from hpcjet.config.swarm.learner import LearnerConfig
+from hpcjet.config.swarm.policy import PolicyConfig
 from hpcjet.errors import WorldError
 from hpcjet.swarm.acting import Actor
 from hpcjet.swarm.fragment import Fragment, Recorder
-from hpcjet.swarm.learning.config import LearnerConfig
 from hpcjet.swarm.policy.backends import backend
-from hpcjet.swarm.policy.config import PolicyConfig
 from hpcjet.swarm.policy.routes import policy_specs, routes
 from hpcjet.swarm.vector import Episode, Resumable, Turn, WorldVector
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from hpcjet.swarm.formation.config import FormationConfig, Start
+from hpcjet.config.swarm.formation import FormationConfig, Start
 from hpcjet.swarm.formation.neighbours import Neighbours
 from hpcjet.swarm.formation.shapes import radius, slots
 from hpcjet.swarm.seeds import generator

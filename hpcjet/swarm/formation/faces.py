@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hpcjet.swarm.formation.config import FormationConfig
+from hpcjet.config.swarm.formation import FormationConfig
 from hpcjet.swarm.formation.core import FormationCore
 
 Floats = npt.NDArray[np.float32]

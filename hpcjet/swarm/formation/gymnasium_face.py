@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Box
 
-from hpcjet.swarm.formation.config import FormationConfig
+from hpcjet.config.swarm.formation import FormationConfig
 from hpcjet.swarm.formation.faces import OneWorld, observation_bounds
 
 Floats = npt.NDArray[np.float32]

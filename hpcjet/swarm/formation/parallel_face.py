@@ -6,7 +6,7 @@ import numpy as np
 from gymnasium.spaces import Box, Space
 from pettingzoo import ParallelEnv
 
-from hpcjet.swarm.formation.config import FormationConfig
+from hpcjet.config.swarm.formation import FormationConfig
 from hpcjet.swarm.formation.faces import OneWorld, observation_bounds
 
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from hpcjet.swarm.formation.config import FormationConfig, Shape
+from hpcjet.config.swarm.formation import FormationConfig, Shape
 
 
 def slots(config: FormationConfig) -> npt.NDArray[np.float64]:

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hpcjet.config.swarm.formation import FormationConfig
 from hpcjet.errors import WorldError
-from hpcjet.swarm.formation.config import FormationConfig
 from hpcjet.swarm.formation.core import FormationCore
 from hpcjet.swarm.spaces.layout import ActionLayout, Continuous
 from hpcjet.swarm.vector import Episode, Floats, GroupSpec, GroupTurn, Turn, VectorSpec

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hpcjet.config.swarm.learner import LearnerConfig
 from hpcjet.swarm.fragment import Fragment
-from hpcjet.swarm.learning.config import LearnerConfig
 from hpcjet.swarm.policy.interface import Policy, PolicySpec
 from hpcjet.swarm.returns import gae
 from hpcjet.swarm.vector import Bools, Floats, Ints

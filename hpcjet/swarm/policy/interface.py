@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from hpcjet.config.swarm.learner import LearnerConfig
+from hpcjet.config.swarm.policy import PolicyConfig
 from hpcjet.swarm.fragment import Fragment
-from hpcjet.swarm.learning.config import LearnerConfig
-from hpcjet.swarm.policy.config import PolicyConfig
 from hpcjet.swarm.spaces.layout import ActionLayout
 from hpcjet.swarm.vector import Bools, Floats
 

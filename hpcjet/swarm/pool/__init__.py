@@ -9,8 +9,9 @@
 `compression` makes what is fetched smaller; `actors` has the Ray actors around these.
 """
 
-from hpcjet.swarm.pool.compression import Compression, compress, decompress
-from hpcjet.swarm.pool.config import Mode, Order, PoolConfig, WhenFull
+from hpcjet.config.swarm.compression import Compression
+from hpcjet.config.swarm.pool import Mode, Order, PoolConfig, WhenFull
+from hpcjet.swarm.pool.compression import compress, decompress
 from hpcjet.swarm.pool.entry import Entry, Key, ReturnStats, entry_of
 from hpcjet.swarm.pool.index import Index, Verdict
 from hpcjet.swarm.pool.node_pool import NodePool, PoolFull

@@ -8,17 +8,18 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
+from hpcjet.config.swarm.compression import Compression
+from hpcjet.config.swarm.pool import PoolConfig
+from hpcjet.config.swarm.staleness import StalenessConfig
 from hpcjet.errors import HpcjetError
 from hpcjet.swarm.actors import get_actor, lost_errors, start_actor
 from hpcjet.swarm.fragment import Fragment
-from hpcjet.swarm.pool.compression import Compression, compress
-from hpcjet.swarm.pool.config import PoolConfig
+from hpcjet.swarm.pool.compression import compress
 from hpcjet.swarm.pool.entry import Entry, Key
 from hpcjet.swarm.pool.fetching import Batch, join
 from hpcjet.swarm.pool.index import Index, Verdict
 from hpcjet.swarm.pool.node_pool import NodePool, PoolFull
 from hpcjet.swarm.pool.sample import Sample
-from hpcjet.swarm.staleness import StalenessConfig
 
 INDEX = "swarm-index"
 AGAIN_S = 0.2

@@ -6,30 +6,15 @@ log-probabilities and flags are what targets and ratios are made of, and stay as
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from hpcjet.config.swarm.compression import Compression
 from hpcjet.swarm.fragment import Fragment
 
 Array = npt.NDArray[Any]
-
-
-class Compression(Enum):
-    """What is done to observations, states and values.
-
-    none: nothing.
-    fp16: half precision; half the bytes.
-    int8: a byte for each number and a scale for each row (the last axis); about a quarter of the bytes.
-    sparse: only numbers that are not 0; exact, and used only where it is smaller.
-    """
-
-    none = "none"
-    fp16 = "fp16"
-    int8 = "int8"
-    sparse = "sparse"
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from hpcjet.config.check import at_least
+from hpcjet.config.swarm.pool import Order, PoolConfig, WhenFull
+from hpcjet.config.swarm.staleness import StalenessConfig, TooOld
 from hpcjet.swarm.pool.cell import Cell, Held, Kind
-from hpcjet.swarm.pool.config import Order, PoolConfig, WhenFull
 from hpcjet.swarm.pool.draw import Quotas, Times, draw
 from hpcjet.swarm.pool.entry import Entry, Key
 from hpcjet.swarm.pool.limits import check_limits, rate_limiter
@@ -17,7 +18,7 @@ from hpcjet.swarm.pool.losses import Losses
 from hpcjet.swarm.pool.sample import Chosen, Sample
 from hpcjet.swarm.sampling import weights
 from hpcjet.swarm.sampling.priorities import all_totals
-from hpcjet.swarm.staleness import Budget, StalenessConfig, TooOld
+from hpcjet.swarm.staleness import Budget
 
 
 class Verdict(Enum):

@@ -1,9 +1,9 @@
 """Limits of pool, rate and staleness that cannot be met together, found at the start."""
 
 from hpcjet.config.check import bad
-from hpcjet.swarm.pool.config import PoolConfig, WhenFull
+from hpcjet.config.swarm.pool import PoolConfig, WhenFull
+from hpcjet.config.swarm.staleness import StalenessConfig
 from hpcjet.swarm.sampling import RateLimiter
-from hpcjet.swarm.staleness import StalenessConfig
 
 
 def rate_limiter(config: PoolConfig, staleness: StalenessConfig) -> RateLimiter | None:

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from hpcjet.config.check import bad
+from hpcjet.config.swarm.pool import WhenFull
 from hpcjet.errors import HpcjetError
-from hpcjet.swarm.pool.config import WhenFull
 
 
 class PoolFull(HpcjetError):

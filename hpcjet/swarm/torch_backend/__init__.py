@@ -1,7 +1,7 @@
 """Policies and learners of torch; a `policy.Backend`. Torch is imported where it is used."""
 
-from hpcjet.swarm.learning.config import Algorithm, LearnerConfig
-from hpcjet.swarm.policy.config import PolicyConfig
+from hpcjet.config.swarm.learner import Algorithm, LearnerConfig
+from hpcjet.config.swarm.policy import PolicyConfig
 from hpcjet.swarm.policy.interface import Learner, Policy, PolicySpec
 from hpcjet.swarm.torch_backend.policy import TorchPolicy
 from hpcjet.swarm.torch_backend.ppo import PPOLearner

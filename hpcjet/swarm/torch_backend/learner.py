@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpcjet.swarm.learning.config import LearnerConfig
+from hpcjet.config.swarm.learner import LearnerConfig
 from hpcjet.swarm.torch_backend.policy import TorchPolicy
 from hpcjet.swarm.vector import Ints
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from hpcjet.config.swarm.policy import Activation, PolicyConfig
 from hpcjet.errors import ConfigError
-from hpcjet.swarm.policy.config import Activation, PolicyConfig
 from hpcjet.swarm.policy.interface import Acts, PolicySpec, check_columns, check_inputs
 from hpcjet.swarm.torch_backend import heads
 from hpcjet.swarm.value_normaliser import ValueNormaliser

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hpcjet.config.swarm.learner import LearnerConfig
 from hpcjet.swarm.fragment import Fragment
 from hpcjet.swarm.learning.batch import Batch, batch_of
-from hpcjet.swarm.learning.config import LearnerConfig
 from hpcjet.swarm.torch_backend.learner import TorchLearner
 from hpcjet.swarm.torch_backend.policy import TorchPolicy
 from hpcjet.swarm.vector import Ints

@@ -10,7 +10,8 @@
 Weights are {policy: {name: array}}, as `Policy.weights` gives them.
 """
 
-from hpcjet.swarm.weights.cache import CacheConfig, Delivery, PolicyCache
+from hpcjet.config.swarm.weights import CacheConfig
+from hpcjet.swarm.weights.cache import Delivery, PolicyCache
 from hpcjet.swarm.weights.digest import digest
 from hpcjet.swarm.weights.lease import Lease, LeaseBook
 from hpcjet.swarm.weights.server import NotPrimary, Published, ServerState

@@ -9,12 +9,12 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from hpcjet.config.check import at_least
+from hpcjet.config.swarm.weights import CacheConfig, WeightsConfig
 from hpcjet.swarm.actors import get_actor, local_copy, lost_errors, start_actor
-from hpcjet.swarm.weights.cache import CacheConfig, Delivery, PolicyCache, ServerAway
+from hpcjet.swarm.weights.cache import Delivery, PolicyCache, ServerAway
 from hpcjet.swarm.weights.digest import Weights, digest
 from hpcjet.swarm.weights.lease import LeaseBook
 from hpcjet.swarm.weights.server import NotPrimary, Published, ServerState
@@ -22,20 +22,6 @@ from hpcjet.swarm.weights.server import NotPrimary, Published, ServerState
 BOOK = "swarm-lease-book"
 TICK = 3
 """A server asks for its lease so many times in one."""
-
-
-@dataclass
-class WeightsConfig:
-    """The parameter server."""
-
-    lease_s: float = 5.0
-    """A standby takes over at most about so long after the primary is gone."""
-    keep: int = 2
-    """Versions that a server keeps."""
-
-    def __post_init__(self) -> None:
-        at_least("weights.lease_s", self.lease_s, 0.1)
-        at_least("weights.keep", self.keep, 1)
 
 
 class BookActor:

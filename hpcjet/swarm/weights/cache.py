@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from hpcjet.config.check import at_least
+from hpcjet.config.swarm.weights import CacheConfig
 from hpcjet.errors import HpcjetError
 from hpcjet.swarm.weights.server import Published
 
@@ -24,20 +24,6 @@ class ServerAway(HpcjetError):
 
 class NoWeights(HpcjetError):
     """No version that is new enough came in time."""
-
-
-@dataclass
-class CacheConfig:
-    """How often a node asks for new weights."""
-
-    sync_every: int = 1
-    """An executor's wish for weights goes on to the parameter server each time this many were made by it; in between it
-    gets what its node has. What must be newer is always asked for."""
-    push: bool = False
-    """Tell the nodes of each new version. It comes sooner to them; they ask all the same, since a push can be lost."""
-
-    def __post_init__(self) -> None:
-        at_least("weights.sync_every", self.sync_every, 1)
 
 
 @dataclass(frozen=True)

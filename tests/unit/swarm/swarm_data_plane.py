@@ -15,13 +15,13 @@ import numpy as np
 import ray
 from ray.cluster_utils import Cluster
 
+from hpcjet.config.swarm.staleness import StalenessConfig, StalenessMode
+from hpcjet.config.swarm.weights import CacheConfig, WeightsConfig
 from hpcjet.swarm.actors import get_actor
 from hpcjet.swarm.fragment import Fragment
 from hpcjet.swarm.pool import Compression, PoolConfig, entry_of
 from hpcjet.swarm.pool.actors import IndexIsNew, fetch, start_index, start_pool
-from hpcjet.swarm.staleness import StalenessConfig, StalenessMode
-from hpcjet.swarm.weights import CacheConfig
-from hpcjet.swarm.weights.actors import Publisher, WeightsConfig, start_cache, start_servers
+from hpcjet.swarm.weights.actors import Publisher, start_cache, start_servers
 
 GIVE_UP_S = 60
 found: dict[str, Any] = {}

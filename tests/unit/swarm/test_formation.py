@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pettingzoo.test import parallel_api_test
 
+from hpcjet.config.swarm.formation import Shape
 from hpcjet.errors import ConfigError, WorldError
 from hpcjet.swarm.formation import FormationConfig, FormationCore, FormationVector, Start
-from hpcjet.swarm.formation.config import Shape
 from hpcjet.swarm.formation.gymnasium_face import FormationEnv
 from hpcjet.swarm.formation.neighbours import Neighbours
 from hpcjet.swarm.formation.parallel_face import FormationParallelEnv

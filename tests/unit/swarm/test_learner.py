@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from swarm_bandit import BOX, CHOICE, Bandit
 
+from hpcjet.config.swarm.learner import Algorithm, LearnerConfig
 from hpcjet.errors import ConfigError
 from hpcjet.swarm.acting import Actor
 from hpcjet.swarm.formation import FormationConfig, FormationVector
 from hpcjet.swarm.fragment import Fragment, Recorder
 from hpcjet.swarm.learning.batch import batch_of, noted_values
-from hpcjet.swarm.learning.config import Algorithm, LearnerConfig
 from hpcjet.swarm.policy import Learner, PolicyConfig, PolicySpec, Route
 from hpcjet.swarm.torch_backend import make_learner, make_policy
 from hpcjet.swarm.vector import WorldVector

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpcjet.config.swarm.pool import RateConfig
+from hpcjet.config.swarm.staleness import StalenessConfig, StalenessMode, TooOld
 from hpcjet.swarm.pool import Entry, Index, Key, NodePool, Order, PoolConfig, Verdict, WhenFull
-from hpcjet.swarm.pool.config import RateConfig
-from hpcjet.swarm.staleness import StalenessConfig, StalenessMode, TooOld
 
 BATCH, PARTS = 4, 2
 
@@ -143,7 +143,7 @@ def test_it_goes_on_and_keeps_its_bounds(
 def test_replay_goes_on_in_bounded_memory(when_full: WhenFull) -> None:
     times = 0 if when_full is WhenFull.evict else 2
     config = PoolConfig(order=Order.prioritised, max_times=times, when_full=when_full, capacity=25)
-    life = Life(config, StalenessConfig(StalenessMode.asynchronous, fragments=BATCH), 3)
+    life = Life(config, StalenessConfig(StalenessMode["async"], fragments=BATCH), 3)
     for _ in range(2000):
         life.step(calm=False)
         assert all(pool.nbytes <= 1000 for pool in life.pools.values()) and len(life.index) <= 25

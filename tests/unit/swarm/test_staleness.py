@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpcjet.config.swarm.staleness import StalenessConfig, StalenessMode
 from hpcjet.errors import ConfigError
-from hpcjet.swarm.staleness import Budget, Freshness, StalenessConfig, StalenessMode
+from hpcjet.swarm.staleness import Budget, Freshness
 
 
 def config(eta: int | None, fragments: int = 4) -> StalenessConfig:
-    mode = StalenessMode.asynchronous if eta is None else StalenessMode.hybrid if eta else StalenessMode.sync
+    mode = StalenessMode["async"] if eta is None else StalenessMode.hybrid if eta else StalenessMode.sync
     return StalenessConfig(mode, eta=eta or 0, fragments=fragments)
 
 

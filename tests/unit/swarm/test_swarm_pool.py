@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpcjet.config.swarm.pool import RateConfig
+from hpcjet.config.swarm.staleness import StalenessConfig, StalenessMode, TooOld
 from hpcjet.errors import ConfigError
 from hpcjet.swarm.pool import Entry, Index, Key, NodePool, Order, PoolConfig, PoolFull, Verdict, WhenFull
-from hpcjet.swarm.pool.config import RateConfig
-from hpcjet.swarm.staleness import StalenessConfig, StalenessMode, TooOld
 
-ASYNC = StalenessConfig(StalenessMode.asynchronous, fragments=4)
+ASYNC = StalenessConfig(StalenessMode["async"], fragments=4)
 REPLAY: dict[str, Any] = {"max_times": 0, "when_full": WhenFull.evict}
 
 
@@ -192,7 +192,7 @@ def test_modes_are_one_path() -> None:
         while index.available("p") and version < 9:
             version += 1
             index.advance(version)
-        lived[mode.value] = version
+        lived[mode.name] = version
     assert lived == {"sync": 1, "hybrid": 3, "async": 9}
 
 

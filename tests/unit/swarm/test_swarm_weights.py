@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpcjet.config.swarm.weights import CacheConfig
 from hpcjet.errors import ConfigError
-from hpcjet.swarm.weights.cache import CacheConfig, NoWeights, PolicyCache, ServerAway
+from hpcjet.swarm.weights.cache import NoWeights, PolicyCache, ServerAway
 from hpcjet.swarm.weights.digest import digest
 from hpcjet.swarm.weights.lease import LeaseBook
 from hpcjet.swarm.weights.server import NotPrimary, Published, ServerState

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from swarm_bandit import BOX, CHOICE, MIXED, Bandit
 
+from hpcjet.config.swarm.learner import Algorithm, LearnerConfig
 from hpcjet.errors import ConfigError
 from hpcjet.swarm.formation import FormationConfig, FormationVector
-from hpcjet.swarm.learning.config import Algorithm, LearnerConfig
 from hpcjet.swarm.policy import PolicyConfig
 from hpcjet.swarm.trainer import Trainer, TrainerConfig
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from hpcjet.config.check import at_least, bad
-from hpcjet.swarm.pool.compression import Compression
+from hpcjet.config.swarm.compression import Compression
 
 
 class Mode(Enum):

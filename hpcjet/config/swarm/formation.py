@@ -28,7 +28,7 @@ class Shape(Enum):
     points = "points"
 
 
-@dataclass(frozen=True)
+@dataclass
 class FormationConfig:
     """One world; lengths and times are in units of their own."""
 
