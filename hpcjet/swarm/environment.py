@@ -1,0 +1,130 @@
+"""Vectors of worlds by their settings."""
+
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from hpcjet.config.check import bad
+from hpcjet.config.swarm.environment import Api, EnvironmentConfig, GymnasiumConfig, PettingZooConfig, Stepping
+from hpcjet.config.swarm.formation import FormationConfig
+from hpcjet.swarm.formation import FormationVector
+from hpcjet.swarm.vector import VectorSpec, WorldVector
+from hpcjet.swarm.worlds import AecWorld, GymnasiumVector, ParallelWorld, SingleWorld, Worlds
+from hpcjet.swarm.worlds.kinds import GroupOf
+from hpcjet.swarm.worlds.worlds import one_group
+
+
+def make_vector(
+    env: EnvironmentConfig, worlds: int, *, seed: int, first_world: int, with_state: bool, stagger: bool = False
+) -> WorldVector:
+    """The worlds first_world to first_world + worlds - 1 of a run with this seed.
+
+    `with_state` asks for the global state that a central critic sees, where the worlds have one. With `stagger`
+    formations begin at different points of their first episode.
+
+    Raises ConfigError for an environment that cannot be found or has spaces that are not supported, WorldError for one
+    that cannot be made or begun.
+    """
+    match env:
+        case FormationConfig():
+            return FormationVector(
+                env, worlds, seed=seed, first_world=first_world, with_state=with_state, stagger=stagger
+            )
+        case GymnasiumConfig(stepping=Stepping.vector):
+            return GymnasiumVector(_gymnasium_vector(env, worlds), seed=seed, first_world=first_world)
+        case GymnasiumConfig():
+            make = partial(_gymnasium_world, env)
+            return Worlds(
+                [make] * worlds, seed=seed, first_world=first_world, limit_s=env.limit_s, max_faults=env.max_faults
+            )
+        case PettingZooConfig():
+            return Worlds(
+                [_pettingzoo_world(env)] * worlds, seed=seed, first_world=first_world, group_of=group_of(env.groups),
+                rows=env.rows, limit_s=env.limit_s, max_faults=env.max_faults,
+            )  # fmt: skip
+
+
+def spec_of(env: EnvironmentConfig, *, with_state: bool = True) -> VectorSpec:
+    """Shapes of one world, which is made and closed again. Raises as `make_vector` does."""
+    vector = make_vector(env, 1, seed=0, first_world=0, with_state=with_state)
+    try:
+        return vector.spec
+    finally:
+        vector.close()
+
+
+def group_of(groups: Mapping[str, str]) -> GroupOf:
+    """Each agent's group by the first pattern that fits. It raises ConfigError for an agent that none fits."""
+    if not groups:
+        return one_group
+
+    def find(agent: str) -> str:
+        for pattern, group in groups.items():
+            if fnmatchcase(agent, pattern):
+                return group
+        raise bad("pettingzoo.groups", f"{', '.join(groups)}", f"none fits the agent {agent}", f"add {agent} or *")
+
+    return find
+
+
+def _gymnasium_world(env: GymnasiumConfig) -> SingleWorld:
+    import gymnasium
+
+    if function := _by_name("gymnasium", env):
+        return SingleWorld(function(**env.kwargs))
+    try:
+        # Its checker is left out: what it looks at is checked here too, in each step.
+        return SingleWorld(gymnasium.make(env.env, disable_env_checker=True, **env.kwargs))
+    except (gymnasium.error.UnregisteredEnv, ImportError) as error:
+        raise _unknown("gymnasium", env, str(error)) from error
+
+
+def _gymnasium_vector(env: GymnasiumConfig, worlds: int) -> Any:
+    import gymnasium
+
+    if function := _by_name("gymnasium", env):
+        return function(num_envs=worlds, **env.kwargs)
+    try:
+        return gymnasium.make_vec(env.env, num_envs=worlds, **env.kwargs)
+    except (gymnasium.error.UnregisteredEnv, ImportError) as error:
+        raise _unknown("gymnasium", env, str(error)) from error
+
+
+def _pettingzoo_world(env: PettingZooConfig) -> Callable[[], ParallelWorld | AecWorld]:
+    parallel = env.api is Api.parallel
+    function = _by_name("pettingzoo", env)
+    if function is None:
+        name = "parallel_env" if parallel else "env"
+        module = _module("pettingzoo", env, env.env)
+        function = getattr(module, name, None)
+        if function is None:
+            raise _unknown("pettingzoo", env, f"the module has no {name} (pettingzoo.api={env.api.value})")
+    made = function
+    return lambda: (ParallelWorld if parallel else AecWorld)(made(**env.kwargs))
+
+
+def _by_name(key: str, env: GymnasiumConfig | PettingZooConfig) -> Callable[..., Any] | None:
+    """The function of module:function; None for another name. What `imports` lists is imported."""
+    for name in env.imports:
+        _module(key, env, name)
+    module, colon, function = env.env.partition(":")
+    if not colon:
+        return None
+    found = getattr(_module(key, env, module), function, None)
+    if found is None and key != "gymnasium":  # Gymnasium has names of this form too: a module, and an id of it
+        raise _unknown(key, env, f"the module has no {function}")
+    return found
+
+
+def _module(key: str, env: GymnasiumConfig | PettingZooConfig, name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise _unknown(key, env, f"importing {name}: {error}") from error
+
+
+def _unknown(key: str, env: GymnasiumConfig | PettingZooConfig, why: str) -> Exception:
+    step = f"install it on all nodes, or see {key}.env and {key}.imports"
+    return bad(f"{key}.env", env.env, f"it cannot be made ({why})", step)
