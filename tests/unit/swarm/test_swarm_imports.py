@@ -7,7 +7,7 @@ from pathlib import Path
 import hpcjet.swarm
 
 PACKAGE = Path(hpcjet.swarm.__file__).parent
-HEAVY = {"torch", "gymnasium", "pettingzoo", "ray"}
+HEAVY = {"torch", "gymnasium", "pettingzoo", "ray", "tensorboardX"}
 OWN = {"hpcjet.swarm.losses", "hpcjet.swarm.formation.parallel_face", "hpcjet.swarm.formation.gymnasium_face"}
 """Those that need them at once."""
 
