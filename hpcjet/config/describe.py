@@ -7,17 +7,21 @@ import inspect
 import textwrap
 import typing
 from collections.abc import Container
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from hpcjet.config.files import left_out, own, shipped, title
 from hpcjet.config.root import SCHEMAS, LaunchConfig, RunConfig
+from hpcjet.config.swarm.exp import SwarmConfig
 from hpcjet.config.sweep import SweepConfig
 from hpcjet.paths import user_conf_dir
 
 PAGES: dict[str, type] = {"run": RunConfig, "sweep": SweepConfig}
 """Keys at the root that are no groups and have keys of their own."""
+SHARED = (SwarmConfig,)
+"""Schemas that are no kinds, whose keys are shown with the first kind that has them."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +34,24 @@ class Key:
 
 
 def keys_of(schema: type, prefix: str) -> list[Key]:
-    """The keys of a schema, base classes first."""
+    """The keys of a schema, base classes first; those of a part of it in the part's place."""
     texts: dict[str, str] = {}
     for cls in reversed(schema.__mro__):
         if dataclasses.is_dataclass(cls):
             texts |= _docstrings(cls)
-    return [Key(prefix + each.name, _default(each), texts.get(each.name, "")) for each in dataclasses.fields(schema)]
+    found = []
+    for each in dataclasses.fields(schema):
+        if each.default_factory is not dataclasses.MISSING and dataclasses.is_dataclass(part := each.default_factory()):
+            found += [replace(key, name=f"{prefix}{each.name}.{key.name}") for key in _keys_as_in(part)]
+        else:
+            found.append(Key(prefix + each.name, _default(each), texts.get(each.name, "")))
+    return found
+
+
+def _keys_as_in(part: Any) -> list[Key]:
+    """Those of a part whose defaults may be others than its schema's."""
+    shown = {each.name: _text_of(getattr(part, each.name)) for each in dataclasses.fields(part)}
+    return [replace(key, default=shown.get(key.name, key.default)) for key in keys_of(type(part), "")]
 
 
 def help_of(group: str) -> str:
@@ -48,12 +64,17 @@ def help_of(group: str) -> str:
 
 def top_keys() -> list[Key]:
     """Keys at the root that are not groups."""
-    return [key for key in keys_of(LaunchConfig, "") if key.name not in {*SCHEMAS, *PAGES}]
+    return [key for key in keys_of(LaunchConfig, "") if key.name.partition(".")[0] not in {*SCHEMAS, *PAGES}]
 
 
 def _page_of_kind(group: str, kind: str) -> str:
-    """A kind that extends another is described by what it adds."""
+    """A kind that extends another, or what another extends, is described by what it adds."""
     schema = SCHEMAS[group][kind]
+    shared = schema.__mro__[1]
+    before = takewhile(lambda other: other != kind, SCHEMAS[group])
+    if shared in SHARED and (alike := [other for other in before if SCHEMAS[group][other].__mro__[1] is shared]):
+        page = _page(f"{group}={kind}", schema, f"{group}.", without=[key.name for key in keys_of(shared, "")])
+        return f"{page}  Takes the keys of {group}={alike[0]} besides, but those of its own kind of world.\n"
     for other, base in SCHEMAS[group].items():
         if base is not schema and issubclass(schema, base):
             known = [key.name for key in keys_of(base, "")]
@@ -97,7 +118,11 @@ def _page(title: str, schema: type, prefix: str, *, without: Container[str] = ()
 
 def _entries(schema: type, name: str) -> type | None:
     """The schema of the entries of a key that is a dictionary of them."""
-    words = typing.get_args(typing.get_type_hints(schema)[name])
+    first, _, rest = name.partition(".")
+    kind = typing.get_type_hints(schema)[first]
+    if rest:
+        return _entries(kind, rest)
+    words = typing.get_args(kind)
     return next((word for word in words if dataclasses.is_dataclass(word) and isinstance(word, type)), None)
 
 
@@ -124,6 +149,11 @@ def _docstrings(cls: type) -> dict[str, str]:
 
 def _default(field: "dataclasses.Field[Any]") -> str:
     value = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
+    return _text_of(value)
+
+
+def _text_of(value: Any) -> str:
+    """As it would be written on the command line; empty for a value that must be given."""
     if value is dataclasses.MISSING or value == "???":
         return ""
     if isinstance(value, enum.Enum):

@@ -17,6 +17,7 @@ from hpcjet.config.exp import ExpConfig, NoopConfig, SweConfig
 from hpcjet.config.group import Form
 from hpcjet.config.sandbox import SandboxConfig
 from hpcjet.config.serve import ServeConfig
+from hpcjet.config.swarm.exp import FormationExp, GymnasiumExp, PettingZooExp
 from hpcjet.config.sweep import SweepConfig
 
 
@@ -91,6 +92,9 @@ def _check_group(part: str, name: str | None, cluster: Any) -> None:
 SCHEMAS: dict[str, dict[str, type]] = {
     "exp": {
         "swe": SweConfig,
+        "formation": FormationExp,
+        "gymnasium": GymnasiumExp,
+        "pettingzoo": PettingZooExp,
         "ray": RayConfig,
         "mpi": MpiConfig,
         "torchrun": TorchrunConfig,

@@ -22,6 +22,7 @@ from hpcjet.paths import conf_dir
 NEEDED = {
     **{engine: ["engine.model=m"] for engine in ("openai", "vllm", "sglang")},
     **{exp: ["exp.command=true"] for exp in ("ray", "mpi", "torchrun")},
+    "pettingzoo": ["exp.environment.env=mpe2.simple_spread_v3"],
 }
 """What a choice cannot do without."""
 PROFILES = {("cluster", name) for name in shipped("cluster")} - {("cluster", kind) for kind in SCHEMAS["cluster"]}

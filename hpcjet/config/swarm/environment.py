@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from omegaconf import MISSING
+
 from hpcjet.config.check import at_least, bad
 from hpcjet.config.swarm.formation import FormationConfig
 
@@ -48,14 +50,14 @@ class GymnasiumConfig:
     """single: a world that fails more often than this is left out."""
 
     def __post_init__(self) -> None:
-        _check(self, "gymnasium")
+        _check(self)
 
 
 @dataclass
 class PettingZooConfig:
     """An environment of PettingZoo."""
 
-    env: str = ""
+    env: str = MISSING
     """A module with parallel_env and env, such as mpe2.simple_spread_v3, or module:function."""
     api: Api = Api.parallel
     """parallel or aec."""
@@ -74,17 +76,17 @@ class PettingZooConfig:
     """A world that fails more often than this is left out."""
 
     def __post_init__(self) -> None:
-        _check(self, "pettingzoo")
+        _check(self)
         for group, rows in self.rows.items():
-            at_least(f"pettingzoo.rows.{group}", rows, 1)
+            at_least(f"exp.environment.rows.{group}", rows, 1)
 
 
 EnvironmentConfig = FormationConfig | GymnasiumConfig | PettingZooConfig
 """What worlds are made of."""
 
 
-def _check(config: GymnasiumConfig | PettingZooConfig, key: str) -> None:
+def _check(config: GymnasiumConfig | PettingZooConfig) -> None:
     if not config.env:
-        raise bad(f"{key}.env", repr(config.env), "an environment has a name", f"set {key}.env")
-    at_least(f"{key}.limit_s", config.limit_s, 0.01)
-    at_least(f"{key}.max_faults", config.max_faults, 0)
+        raise bad("exp.environment.env", repr(config.env), "an environment has a name", "set exp.environment.env=NAME")
+    at_least("exp.environment.limit_s", config.limit_s, 0.01)
+    at_least("exp.environment.max_faults", config.max_faults, 0)

@@ -73,15 +73,15 @@ class FormationConfig:
 
     def __post_init__(self) -> None:
         for name in ("agents", "steps", "neighbours"):
-            at_least(f"formation.{name}", getattr(self, name), 1)
+            at_least(f"exp.environment.{name}", getattr(self, name), 1)
         for name in ("spacing", "dt", "max_acceleration", "max_speed", "sight", "reach"):
-            at_least(f"formation.{name}", getattr(self, name), 1e-6)
+            at_least(f"exp.environment.{name}", getattr(self, name), 1e-6)
         for name in ("start_spread", "collision_distance", "collision_penalty", "hold_distance"):
-            at_least(f"formation.{name}", getattr(self, name), 0)
+            at_least(f"exp.environment.{name}", getattr(self, name), 0)
         if self.collision_distance > self.sight:
             raise bad(
-                "formation.collision_distance", self.collision_distance, f"agents see {self.sight} far",
-                "lower it or raise formation.sight",
+                "exp.environment.collision_distance", self.collision_distance, f"agents see {self.sight} far",
+                "lower it or raise exp.environment.sight",
             )  # fmt: skip
         if self.shape is Shape.points:
             self._check_points()
@@ -89,8 +89,8 @@ class FormationConfig:
     def _check_points(self) -> None:
         if len(self.points) != self.agents or any(len(point) != 2 for point in self.points):
             raise bad(
-                "formation.points", f"{len(self.points)} points", f"[x, y] for each of {self.agents} agents",
-                "give as many points or set formation.agents",
+                "exp.environment.points", f"{len(self.points)} points", f"[x, y] for each of {self.agents} agents",
+                "give as many points or set exp.environment.agents",
             )  # fmt: skip
 
     @property

@@ -26,6 +26,7 @@ class LearnerConfig:
     learning_rate: float = 3e-4
     """Of Adam."""
     adam_epsilon: float = 1e-5
+    """Of Adam, added to the root of the second moment."""
     epochs: int = 4
     """How often each sample is learned from; 1 is usual for vtrace."""
     minibatch: int = 8000
@@ -33,6 +34,7 @@ class LearnerConfig:
     microbatch: int | None = None
     """Most agent-steps at a time; gradients are added up to those of the minibatch. Only memory and speed change."""
     gamma: float = 0.99
+    """The discount of a step."""
     trace: float = 0.95
     """Lambda, of GAE or V-trace."""
     clip: float = 0.2
@@ -44,12 +46,15 @@ class LearnerConfig:
     standardise: bool = True
     """Standardise advantages over the batch (ppo) or the minibatch (vtrace)."""
     value_coefficient: float = 0.5
+    """Weight of the loss of values."""
     entropy_coefficient: float = 0.0
+    """Weight of the entropy, which is made large."""
     value_clip: float | None = None
     """ppo: how far values may move from what they were at acting time, in the scale of the value network."""
     huber_delta: float | None = None
     """Beyond this error, in the scale of the value network, its loss is linear."""
     max_grad_norm: float = 0.5
+    """Gradients with a greater norm are shortened to it."""
     compile: bool = False
     """ppo: compile the loss (torch.compile; takes half a minute at the first update)."""
 
