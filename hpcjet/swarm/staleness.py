@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hpcjet.config.check import bad
+from hpcjet.config.check import at_least, bad
 from hpcjet.config.swarm.staleness import StalenessConfig
 
 
@@ -40,6 +40,7 @@ class Budget:
     """
 
     def __init__(self, config: StalenessConfig) -> None:
+        at_least("staleness.fragments", config.fragments, 1)  # `resolved` makes a number of the 0 that is allowed there
         self.config = config
         self.version = 0
         self.admitted = 0
@@ -73,10 +74,10 @@ class Budget:
         self.running[source] = self.running.get(source, 0) + n
         return True
 
-    def admit(self, source: str, n: int = 1) -> None:
-        """What this source had begun is in the pool."""
-        self._end(source, n)
+    def admit(self, source: str, n: int = 1) -> int:
+        """What this source had begun is in the pool. How many of them are known to have been begun."""
         self.admitted += n
+        return self._end(source, n)
 
     def give_up(self, source: str, n: int | None = None) -> int:
         """What this source had begun will never come; all of it by default. How many that were."""

@@ -74,6 +74,9 @@ class PoolConfig:
     """So long an insert waits for room."""
     order: Order = Order.in_order
     """in_order, uniform or prioritised."""
+    ahead: int = 1
+    """By how many fragments a seat may be ahead of the slowest one; -1 for any number. With staleness.mode=sync it is 0:
+    each seat gives one for each version."""
     max_times: int = 1
     """How often a fragment may be sampled before it is removed; 0 for any number of times."""
     alpha: float = 0.6
@@ -91,6 +94,7 @@ class PoolConfig:
     def __post_init__(self) -> None:
         for name in ("node_bytes", "capacity"):
             at_least(f"pool.{name}", getattr(self, name), 1)
+        at_least("pool.ahead", self.ahead, -1)
         for name in ("max_times", "alpha", "beta", "insert_timeout_s"):
             at_least(f"pool.{name}", getattr(self, name), 0)
         for name in ("node_quota", "group_quota"):

@@ -1,6 +1,6 @@
 """How far apart acting and learning may be."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from hpcjet.config.check import at_least
@@ -35,12 +35,16 @@ class StalenessConfig:
     """hybrid: by how many updates what is learned from may be behind."""
     too_old: TooOld = TooOld.drop
     """drop or mask."""
-    fragments: int = 1
-    """How many fragments one update learns from."""
+    fragments: int = 0
+    """How many fragments one update learns from; 0: one of each seat, for each policy and group that it acts for."""
 
     def __post_init__(self) -> None:
         at_least("staleness.eta", self.eta, 0)
-        at_least("staleness.fragments", self.fragments, 1)
+        at_least("staleness.fragments", self.fragments, 0)
+
+    def resolved(self, seats: int, routes: int) -> "StalenessConfig":
+        """With a number of fragments: `routes` is how many a seat makes at a time, one for each policy and group."""
+        return replace(self, fragments=self.fragments or seats * routes)
 
     @property
     def bound(self) -> int | None:

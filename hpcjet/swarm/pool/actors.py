@@ -65,8 +65,8 @@ class IndexActor:
     One that Ray started again is empty; its pools see that by `life` and offer all that they hold.
     """
 
-    def __init__(self, config: PoolConfig, staleness: StalenessConfig, seed: int) -> None:
-        self._index = Index(config, staleness, seed=seed)
+    def __init__(self, config: PoolConfig, staleness: StalenessConfig, seed: int, seats: Sequence[str] = ()) -> None:
+        self._index = Index(config, staleness, seed=seed, seats=seats)
         self._news, self._life, self._ready = News(), secrets.token_hex(4), False
 
     async def recover(self, version: int, state: Mapping[str, Any] | None = None) -> int:
@@ -83,6 +83,10 @@ class IndexActor:
         self._changed()
         return self._life
 
+    async def expect(self, sources: Sequence[str]) -> None:
+        """These are the seats from now on, and kept in step."""
+        self._and_tell(self._index.expect(sources))  # type: ignore[func-returns-value]
+
     async def node_lost(self, node: str) -> int:
         return self._and_tell(self._index.node_lost(node))
 
@@ -97,6 +101,7 @@ class IndexActor:
         )
         if not may:
             return None
+        self._changed()
         return Leave(index.budget.version, index.budget.freshness.oldest)
 
     async def insert(self, life: str, items: Sequence[tuple[Key, Entry]], wait_s: float) -> list[Verdict] | None:
@@ -236,9 +241,14 @@ class PoolActor:
             self._life = life
 
 
-def start_index(head: str, config: PoolConfig, staleness: StalenessConfig, *, seed: int) -> Any:
-    """On this node (Ray's id); everybody finds it by its name."""
-    return start_actor(IndexActor, INDEX, head, config, staleness, seed)
+def start_index(
+    head: str, config: PoolConfig, staleness: StalenessConfig, *, seed: int, seats: Sequence[str] = ()
+) -> Any:
+    """On this node (Ray's id); everybody finds it by its name. `staleness` is a resolved one.
+
+    `seats` are the sources that are kept in step, also in an index that Ray started again; `expect` changes them.
+    """
+    return start_actor(IndexActor, INDEX, head, config, staleness, seed, list(seats))
 
 
 def start_pool(node: str, name: str, node_name: str, config: PoolConfig) -> Any:

@@ -15,6 +15,7 @@ from hpcjet.swarm.pool.draw import Quotas, Times, draw
 from hpcjet.swarm.pool.entry import Entry, Key
 from hpcjet.swarm.pool.limits import check_limits, rate_limiter
 from hpcjet.swarm.pool.losses import Losses
+from hpcjet.swarm.pool.pacing import Pacing
 from hpcjet.swarm.pool.sample import Chosen, Sample
 from hpcjet.swarm.sampling import weights
 from hpcjet.swarm.sampling.priorities import all_totals
@@ -41,10 +42,11 @@ class Index:
     Raises ConfigError for limits that cannot be met.
     """
 
-    def __init__(self, config: PoolConfig, staleness: StalenessConfig, *, seed: int) -> None:
+    def __init__(self, config: PoolConfig, staleness: StalenessConfig, *, seed: int, seats: Iterable[str] = ()) -> None:
         check_limits(config, staleness)
         self.config, self.staleness = config, staleness
         self.budget = Budget(staleness)
+        self.pacing = Pacing(0 if staleness.bound == 0 else None if config.ahead < 0 else config.ahead, seats)
         self.limiter = rate_limiter(config, staleness)
         self.rng = np.random.default_rng(seed)
         self.losses = Losses()
@@ -92,7 +94,7 @@ class Index:
             return False
         if attempt > known:
             self._attempts[source] = attempt
-            self.losses.begun += self.budget.give_up(source)
+            self.losses.begun += self._give_up(source)
         return True
 
     def source_lost(self, source: str) -> int:
@@ -101,9 +103,14 @@ class Index:
             self._attempts[source] += 1
         self._nodes.pop(source, None)
         self._tickets.pop(source, None)
-        lost = self.budget.give_up(source)
+        self.pacing.lost(source)
+        lost = self._give_up(source)
         self.losses.begun += lost
         return lost
+
+    def expect(self, sources: Iterable[str]) -> None:
+        """These are the seats: they are kept in step (pool.ahead)."""
+        self.pacing.expect(sources)
 
     def begin(self, source: str, attempt: int, node: str, n: int = 1, *, ticket: int | None = None) -> bool:
         """Whether this source may begin n fragments now, with weights of `budget.freshness.oldest` or newer.
@@ -116,8 +123,9 @@ class Index:
         self._nodes[source] = node
         if ticket is not None and self._tickets.get(source) == (attempt, ticket):
             return True
-        if not self.budget.begin(source, n):
+        if not (self.pacing.may_begin(source, n, self.budget.room) and self.budget.begin(source, n)):
             return False
+        self.pacing.began(source, n)
         if ticket is not None:
             self._tickets[source] = (attempt, ticket)
         return True
@@ -132,7 +140,7 @@ class Index:
             self.losses.late += 1
             return Verdict.late
         if entry.version > self.budget.version or not self.budget.freshness.allows(entry.version):
-            self.budget.give_up(entry.source, 1)
+            self._give_up(entry.source, 1)
             self.losses.stale += 1
             return Verdict.stale
         if not self._may_insert():
@@ -141,7 +149,8 @@ class Index:
             oldest = next(iter(self._held.values()))
             self._free(oldest)
             self._lose(oldest, "evicted")
-        self.budget.admit(entry.source)
+        if not self.budget.admit(entry.source):
+            self.pacing.began(entry.source, 1)  # under the index before this one
         if self.limiter is not None:
             self.limiter.inserted(1)
         self._add(key, entry)
@@ -267,6 +276,11 @@ class Index:
 
     # inside
 
+    def _give_up(self, source: str, n: int | None = None) -> int:
+        lost = self.budget.give_up(source, n)
+        self.pacing.again(source, lost)
+        return lost
+
     def _may_insert(self) -> bool:
         full = len(self._held) >= self.config.capacity and self.config.when_full is WhenFull.wait
         return not full and (self.limiter is None or self.limiter.may_insert(1))
@@ -362,11 +376,14 @@ class Index:
             return 0
         self.budget.lose(1)
         self.losses.add(why, 1)
+        if why != "evicted":
+            self.pacing.again(held.entry.source, 1)
         return 1
 
     def _miss(self, held: Held) -> None:
         self.losses.missing += 1
         self.budget.lose(1)
+        self.pacing.again(held.entry.source, 1)
         self._forget_samples(held.times)
 
     def _forget_samples(self, times: int) -> None:

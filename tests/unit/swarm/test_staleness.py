@@ -97,7 +97,10 @@ def test_bad_numbers() -> None:
     with pytest.raises(ConfigError, match=r"staleness\.eta=-1"):
         StalenessConfig(eta=-1)
     with pytest.raises(ConfigError, match=r"staleness\.fragments=0"):
-        StalenessConfig(fragments=0)
+        Budget(StalenessConfig())
+    with pytest.raises(ConfigError, match=r"staleness\.fragments=-1"):
+        StalenessConfig(fragments=-1)
+    assert [StalenessConfig(fragments=n).resolved(4, 3).fragments for n in (0, 5)] == [12, 5]
     budget = Budget(config(1))
     budget.advance(3)
     with pytest.raises(ValueError, match="recover"):
