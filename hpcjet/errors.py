@@ -18,6 +18,9 @@ A message says four things: the key (or host), the value, what is allowed, and t
 also names the log to read.
 """
 
+from functools import partial
+from typing import Any
+
 EXIT_OK = 0
 EXIT_WORKLOAD = 1
 EXIT_REQUEST = 2
@@ -69,7 +72,10 @@ class WorldError(HpcjetError):
     def __init__(self, message: str, *, world: int, agent: str | None = None, step: int | None = None) -> None:
         where = f"world {world}" + (f", agent {agent}" if agent is not None else "")
         super().__init__(f"{where}, {'reset' if step is None else f'step {step}'}: {message}")
-        self.world, self.agent, self.step = world, agent, step
+        self.message, self.world, self.agent, self.step = message, world, agent, step
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(WorldError, world=self.world, agent=self.agent, step=self.step), (self.message,)
 
 
 class SandboxError(HpcjetError):
