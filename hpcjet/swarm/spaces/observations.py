@@ -62,12 +62,13 @@ class ObservationEncoder:
     """Writes observations of a space into float32 rows: numbers as they are, choices as one-hot, in the space's order.
 
     A Dict with an `action_mask` (PettingZoo's convention) is encoded without it. Raises ConfigError for a space that is
-    not supported, naming `path` and the part.
+    not supported, naming `path` and the part; `what` is its name in errors.
     """
 
-    def __init__(self, space: Any, *, path: str) -> None:
+    def __init__(self, space: Any, *, path: str, what: str = "observation") -> None:
         from gymnasium import spaces
 
+        self._what = what
         self.has_mask = isinstance(space, spaces.Dict) and MASK_KEY in space.spaces
         self._leaves: list[_Leaf] = []
         self.size = 0
@@ -89,13 +90,13 @@ class ObservationEncoder:
         try:
             stacked = np.asarray(values)
         except ValueError:
-            raise Misfit("observations have different shapes") from None
+            raise Misfit(f"{self._what}s have different shapes") from None
         self.write(stacked, out)
 
     def _add(self, keys: tuple[str | int, ...], space: Any, path: str) -> None:
         from gymnasium import spaces
 
-        name = "observation" + "".join(f"[{key!r}]" for key in keys)
+        name = self._what + "".join(f"[{key!r}]" for key in keys)
         choices: tuple[int, ...] | None = None
         first: tuple[int, ...] = ()
         match space:
@@ -109,7 +110,7 @@ class ObservationEncoder:
                 first = tuple(int(n) for n in space.start.reshape(-1))
                 size = sum(choices)
             case _:
-                raise unsupported(space, path=f"{path}.{name}", what="an observation")
+                raise unsupported(space, path=f"{path}.{name}", what=f"part of the {self._what}")
         columns = slice(self.size, self.size + size)
         self.size += size
         self._leaves.append(

@@ -19,6 +19,9 @@ class Board:
         self.faults: list[WorldError] = []
         self.groups = {name: self._empty(name) for name in spec.groups}
         self._finals: dict[str, list[tuple[int, Any]]] = {name: [] for name in spec.groups}
+        self.state, self.final_state = (
+            np.zeros((spec.worlds, spec.state_size), dtype=np.float32) if spec.state_size else None for _ in range(2)
+        )
 
     def stand(self, world: int, group: str, rows: Sequence[int], observations: Any) -> None:
         """Who acts next, and sees what."""
@@ -75,7 +78,9 @@ class Board:
                 group.final_observation = np.stack([observation for _, observation in finals])
             if group.action_mask is not None and group.mask_given is not None:
                 group.action_mask[~group.mask_given] = True
-        return Turn(self.groups, episodes=self.episodes, faults=self.faults)
+        return Turn(
+            self.groups, episodes=self.episodes, faults=self.faults, state=self.state, final_state=self.final_state
+        )
 
     def _empty(self, name: str) -> GroupTurn:
         group = self._spec.groups[name]

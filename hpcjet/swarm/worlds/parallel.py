@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpcjet.swarm.spaces.observations import MASK_KEY
+from hpcjet.swarm.worlds.state import state_space
 from hpcjet.swarm.worlds.world import BrokenContract, Events
 
 
@@ -26,6 +27,12 @@ class ParallelWorld:
 
     def spaces(self, agent: str) -> tuple[Any, Any]:
         return self.env.observation_space(agent), self.env.action_space(agent)
+
+    def state_space(self) -> Any | None:
+        return state_space(self.env)
+
+    def state(self) -> Any:
+        return self.env.state()
 
     def reset(self, seed: int) -> Events:
         observations, infos = self.env.reset(seed=seed)

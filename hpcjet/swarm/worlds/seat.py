@@ -10,11 +10,12 @@ from hpcjet.errors import WorldError
 from hpcjet.swarm.seeds import environment_seed
 from hpcjet.swarm.spaces.actions import flat_mask
 from hpcjet.swarm.spaces.refusal import Misfit
-from hpcjet.swarm.vector import Episode
+from hpcjet.swarm.vector import Episode, Floats
 from hpcjet.swarm.worlds.board import Board
 from hpcjet.swarm.worlds.guard import Guard
 from hpcjet.swarm.worlds.kinds import Kind, Kinds
 from hpcjet.swarm.worlds.rows import Place, Rows
+from hpcjet.swarm.worlds.state import StateEncoder
 from hpcjet.swarm.worlds.world import BrokenContract, Events, World
 
 TRIES = 3
@@ -30,6 +31,7 @@ class Seat:
         self.index, self.number, self._make, self._kinds = index, number, make, kinds
         self._seed, self._guard = seed, Guard(number, limit_s)
         self.sizes: Mapping[str, int] = {}
+        self.states: StateEncoder | None = None
         self.episode, self.steps, self.faults = -1, 0, 0
         self.closed = False
         self._returns: dict[str, float] = {}
@@ -61,6 +63,12 @@ class Seat:
         for agent in agents:
             with self._guard(None, "look at spaces"):
                 self._kinds.meet(self.index, self.world, agent)
+
+    def meet_state(self) -> None:
+        """Show the global state from now on, if there is one. Raises ConfigError, WorldError."""
+        with self._guard(None, "look at the state's space"):
+            space = self.world.state_space()
+        self.states = None if space is None else StateEncoder(space, path=f"world {self.number}")
 
     def choose(self, rows: Mapping[str, Any], board: Board) -> dict[str, Any]:
         """Actions by agent. Raises WorldError for one that is outside of its space: that is the policy's fault."""
@@ -101,8 +109,12 @@ class Seat:
             with self._guard(self.steps, None):
                 self._settle(events, board)
                 self.steps += 1
+            state = self._state(self.steps - 1)
+            with self._guard(self.steps - 1, None):
+                if board.final_state is not None:
+                    board.final_state[self.index] = state
                 if not events.over:
-                    self._seat(events, board)
+                    self._seat(events, board, state)
         except WorldError:
             board.lose(self.index, lives.values())
             raise
@@ -117,9 +129,10 @@ class Seat:
                 events = self.world.reset(environment_seed(self._seed, self.number, self.episode))
             if events.over:
                 continue
+            state = self._state(None)
             with self._guard(None, None):
                 self._new_rows()
-                self._seat(events, board)
+                self._seat(events, board, state)
             return
         raise WorldError(f"no agent was there after it, {TRIES} times in a row", world=self.number)
 
@@ -173,9 +186,20 @@ class Seat:
             board.end(self.index, place, terminated=agent in events.terminated, final=final)
             self._forget(agent)
 
-    def _seat(self, events: Events, board: Board) -> None:
-        """Those that act next, in their rows."""
+    def _state(self, step: int | None) -> Floats | None:
+        """The global state as it is now, [S]."""
+        if self.states is None:
+            return None
+        with self._guard(step, "state"):
+            state = self.world.state()
+        with self._guard(step, None):
+            return self.states.row(state)
+
+    def _seat(self, events: Events, board: Board, state: Floats | None) -> None:
+        """Those that act next, in their rows, and the global state that they act in."""
         self._nobody()
+        if board.state is not None:
+            board.state[self.index] = state
         alike: dict[tuple[str, int], tuple[str, Kind, list[str]]] = {}
         for agent in events.observed:
             joins = agent not in self._rows.of

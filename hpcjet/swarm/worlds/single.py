@@ -21,6 +21,12 @@ class SingleWorld:
     def spaces(self, agent: str) -> tuple[Any, Any]:
         return self.env.observation_space, self.env.action_space
 
+    def state_space(self) -> None:
+        return None
+
+    def state(self) -> Any:
+        raise NotImplementedError
+
     def reset(self, seed: int) -> Events:
         observation, info = self.env.reset(seed=seed)
         return self._observed(Events(), observation, info)

@@ -48,6 +48,12 @@ class World(Protocol):
     def spaces(self, agent: str) -> tuple[Any, Any]:
         """Observation and action space of an agent."""
 
+    def state_space(self) -> Any | None:
+        """The space of its global state, or None if it has none. Raises ConfigError for a state without a space."""
+
+    def state(self) -> Any:
+        """The global state as it is now, after an episode's end too; only asked for where there is a space."""
+
     def reset(self, seed: int) -> Events: ...
 
     def step(self, actions: Mapping[str, Any]) -> Events:

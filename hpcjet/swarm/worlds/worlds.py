@@ -27,6 +27,7 @@ class Worlds:
     A world begins its next episode in the step that ends the last one. One that fails is made anew, and its agents'
     last actions are lost; after `max_faults` of them it is left out, and when none is left WorldError is raised. `rows`
     is how many agents of a group a world may have at a time; by default those that its environment says are possible.
+    `with_state` shows the global state of environments that have one (PettingZoo's `state` and `state_space`).
 
     Raises ConfigError for spaces that are not supported, WorldError if an environment cannot be made or has no agents.
     """
@@ -41,6 +42,7 @@ class Worlds:
         rows: Mapping[str, int] | None = None,
         limit_s: float = 60.0,
         max_faults: int = 3,
+        with_state: bool = False,
     ) -> None:
         if not make:
             raise bad("worlds", 0, "at least one world", "give one function for each environment")
@@ -52,7 +54,8 @@ class Worlds:
         sizes = self._meet_all(rows or {})
         for seat in self._seats:
             seat.sizes = sizes
-        self._spec = VectorSpec(len(make), self._kinds.specs(sizes))
+        state_size = self._meet_states() if with_state else 0
+        self._spec = VectorSpec(len(make), self._kinds.specs(sizes), state_size)
         self._board = Board(self._spec)
 
     @property
@@ -119,6 +122,16 @@ class Worlds:
             except WorldError as again:
                 board.empty(seat.index)
                 error = again
+
+    def _meet_states(self) -> int:
+        """Meet the global states; their size, 0 for none."""
+        for seat in self._seats:
+            seat.meet_state()
+        sizes = {0 if seat.states is None else seat.states.size: seat.number for seat in self._seats}
+        if len(sizes) > 1:
+            allowed = "the global states of all worlds have one size"
+            raise bad("state", [f"{size} floats in world {n}" for size, n in sizes.items()], allowed, "make them alike")
+        return next(iter(sizes))
 
     def _meet_all(self, rows: Mapping[str, int]) -> dict[str, int]:
         """Meet the agents that are known beforehand; rows for each group."""
