@@ -42,7 +42,7 @@ def make_vector(
         case PettingZooConfig():
             return Worlds(
                 [_pettingzoo_world(env)] * worlds, seed=seed, first_world=first_world, group_of=group_of(env.groups),
-                rows=env.rows, limit_s=env.limit_s, max_faults=env.max_faults,
+                rows=env.rows, limit_s=env.limit_s, max_faults=env.max_faults, with_state=with_state,
             )  # fmt: skip
 
 

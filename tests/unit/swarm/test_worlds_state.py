@@ -94,7 +94,7 @@ def test_states_of_different_size_are_refused() -> None:
 
     make = [lambda: ParallelWorld(Shown(leaving(), ["a", "b"])), lambda: ParallelWorld(Wider(leaving(), ["a", "b"]))]
     with pytest.raises(
-        ConfigError, match="3 floats in world 0.*4 floats in world 1.*states of all worlds have one size"
+        ConfigError, match=r"3 floats in world 0.*4 floats in world 1.*states of all worlds have one size"
     ):
         Worlds(make, seed=0, with_state=True)
 
