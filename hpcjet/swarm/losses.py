@@ -10,6 +10,7 @@ import math
 import torch
 from torch import Tensor
 
+from hpcjet.swarm.learning.ranks import ALONE, Ranks
 from hpcjet.swarm.value_normaliser import ValueNormaliser
 
 
@@ -20,14 +21,40 @@ def masked_mean(values: Tensor, mask: Tensor, *, total: float | Tensor | None = 
     return torch.where(counted, values, 0.0).sum() / number
 
 
-def standardised(advantages: Tensor, mask: Tensor, *, epsilon: float = 1e-5) -> Tensor:
-    """(A - mean) / (std + epsilon) over the counted entries, 0 elsewhere; std is the population's.
+def standardised(
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    epsilon: float = 1e-5,
+    groups: Tensor | None = None,
+    number: int = 1,
+    ranks: Ranks = ALONE,
+) -> Tensor:
+    """(A - mean) / (std + epsilon) over the counted entries of all ranks, 0 elsewhere; std is the population's.
 
+    With `groups` (integers below `number`, like `advantages`) each of them has a mean and a std of its own.
     Source: the code of "The Surprising Effectiveness of PPO in Cooperative Multi-Agent Games", arXiv:2103.01955.
     """
-    mean = masked_mean(advantages, mask)
-    centred = torch.where(mask != 0, advantages - mean, 0.0)
-    return centred / (masked_mean(centred.square(), mask).sqrt() + epsilon)
+    counted = mask != 0
+    doubled = torch.where(counted, advantages, 0.0).double()
+    count, total = _sums(torch.stack([counted.double(), doubled]), groups, number, ranks)
+    count = count.clamp(min=1)
+    centred = torch.where(counted, doubled - _of_each(total / count, groups), 0.0)
+    (squares,) = _sums(centred.square()[None], groups, number, ranks)
+    return (centred / (_of_each((squares / count).sqrt(), groups) + epsilon)).to(advantages.dtype)
+
+
+def _sums(values: Tensor, groups: Tensor | None, number: int, ranks: Ranks) -> Tensor:
+    """[K, number] of values [K, ...], over all ranks."""
+    flat = values.reshape(len(values), -1)
+    sums = values.new_zeros((len(values), number))
+    sums = flat.sum(-1, keepdim=True) if groups is None else sums.index_add_(1, groups.reshape(-1), flat)
+    ranks.sum_(sums)
+    return sums
+
+
+def _of_each(numbers: Tensor, groups: Tensor | None) -> Tensor:
+    return numbers if groups is None else numbers[groups]
 
 
 def ppo_loss(

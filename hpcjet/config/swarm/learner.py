@@ -17,6 +17,19 @@ class Algorithm(Enum):
     vtrace = "vtrace"
 
 
+class Standardise(Enum):
+    """Over what advantages are standardised.
+
+    batch: over all that is learned from at a time (vtrace: over the minibatch), on all ranks.
+    node: over what was made on one node, each apart, where nodes have worlds of different kinds.
+    none: they are not.
+    """
+
+    batch = "batch"
+    node = "node"
+    none = "none"
+
+
 @dataclass
 class LearnerConfig:
     """One learner."""
@@ -30,7 +43,7 @@ class LearnerConfig:
     epochs: int = 4
     """How often each sample is learned from; 1 is usual for vtrace."""
     minibatch: int = 8000
-    """Most agent-steps in a step of the optimiser; batches are split evenly."""
+    """Most agent-steps in a step of the optimiser, on all ranks together; batches are split evenly."""
     microbatch: int | None = None
     """Most agent-steps at a time; gradients are added up to those of the minibatch. Only memory and speed change."""
     gamma: float = 0.99
@@ -43,8 +56,8 @@ class LearnerConfig:
     """vtrace: greatest importance weight of a temporal difference, and of the policy's gradient."""
     clip_c: float = 1.0
     """vtrace: greatest importance weight in the trace."""
-    standardise: bool = True
-    """Standardise advantages over the batch (ppo) or the minibatch (vtrace)."""
+    standardise: Standardise = Standardise.batch
+    """batch, node or none: over what advantages are standardised."""
     value_coefficient: float = 0.5
     """Weight of the loss of values."""
     entropy_coefficient: float = 0.0

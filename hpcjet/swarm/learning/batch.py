@@ -53,7 +53,12 @@ def check_fragment(fragment: Fragment, spec: PolicySpec) -> None:
 
 
 def batch_of(fragments: Sequence[Fragment], policy: Policy, config: LearnerConfig) -> Batch:
-    """Join fragments, with advantages by GAE from values of the policy; those of its own version are taken as noted."""
+    """Join fragments, with advantages by GAE from values of the policy; those of its own version are taken as noted.
+
+    A rank without fragments has an empty batch.
+    """
+    if not fragments:
+        return _empty(policy.spec)
     parts = [_of_fragment(fragment, policy, config) for fragment in fragments]
     if len(parts) == 1:
         return parts[0]
@@ -117,6 +122,15 @@ def _of_fragment(fragment: Fragment, policy: Policy, config: LearnerConfig) -> B
         log_prob=_flat(fragment.log_prob), value=_flat(steps.values), advantage=_flat(advantage),
         returns=_flat(advantage + steps.values), index=np.flatnonzero(steps.valid),
         action_mask=None if mask is None else mask.reshape(-1, mask.shape[-1]), state=state, state_of=state_of,
+    )  # fmt: skip
+
+
+def _empty(spec: PolicySpec) -> Batch:
+    nothing, columns = np.empty(0, dtype=np.float32), spec.actions.columns
+    return Batch(
+        observation=np.empty((0, spec.observation_size), dtype=np.float32),
+        action=np.empty((0, columns), dtype=spec.actions.dtype), log_prob=nothing, value=nothing, advantage=nothing,
+        returns=nothing, index=np.empty(0, dtype=np.int64),
     )  # fmt: skip
 
 

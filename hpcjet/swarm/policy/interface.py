@@ -14,6 +14,7 @@ import numpy.typing as npt
 from hpcjet.config.swarm.learner import LearnerConfig
 from hpcjet.config.swarm.policy import PolicyConfig
 from hpcjet.swarm.fragment import Fragment
+from hpcjet.swarm.learning.ranks import ALONE, Ranks
 from hpcjet.swarm.spaces.layout import ActionLayout
 from hpcjet.swarm.vector import Bools, Floats
 
@@ -73,16 +74,23 @@ class Policy(Protocol):
 
 
 class Learner(Protocol):
-    """Changes one policy; deterministic given its seed, on one machine with one number of threads."""
+    """Changes one policy; deterministic given its seed, on one machine with one number of threads and of ranks."""
 
     @property
     def policy(self) -> Policy: ...
 
-    def update(self, fragments: Sequence[Fragment]) -> dict[str, float]:
-        """Learn from these once (all epochs), raise the policy's version, and tell how it went."""
+    def update(
+        self, fragments: Sequence[Fragment], *, nodes: Sequence[int] = (), rate: float = 1.0
+    ) -> dict[str, float]:
+        """Learn from these once (all epochs), raise the policy's version, and tell how it went.
+
+        With several ranks each calls it with its part, which may be none; what is told is of all, on each.
+        `nodes`: a number for each fragment, the same on all ranks for what was made on one node (standardise=node).
+        `rate`: by what the learning rate is multiplied this time.
+        """
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, optimiser, normaliser, random numbers and version: all that the next update depends on."""
+        """Weights, optimiser, normaliser, seed and version: all that the next update depends on; alike on all ranks."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there, bit for bit. Raises ConfigError for a policy of another form."""
@@ -91,9 +99,10 @@ class Learner(Protocol):
 class Backend(Protocol):
     """How a module is seen that makes policies of one library."""
 
-    def make_policy(self, spec: PolicySpec, config: PolicyConfig, seed: int) -> Policy: ...
+    def make_policy(self, spec: PolicySpec, config: PolicyConfig, seed: int, *, device: str = "cpu") -> Policy:
+        """`device`: cpu, or cuda where it has a GPU."""
 
-    def make_learner(self, policy: Policy, config: LearnerConfig, seed: int) -> Learner: ...
+    def make_learner(self, policy: Policy, config: LearnerConfig, seed: int, *, ranks: Ranks = ALONE) -> Learner: ...
 
 
 def check_columns(what: str, array: npt.NDArray[Any] | None, rows: int, columns: int) -> None:

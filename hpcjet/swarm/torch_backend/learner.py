@@ -1,25 +1,32 @@
 """What learners of torch have in common: the step of the optimiser, and their state."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpcjet.config.swarm.learner import LearnerConfig
+from hpcjet.config.swarm.learner import LearnerConfig, Standardise
+from hpcjet.swarm.fragment import Fragment
+from hpcjet.swarm.learning.ranks import ALONE, Ranks, shares
 from hpcjet.swarm.torch_backend.policy import TorchPolicy
+from hpcjet.swarm.value_normaliser import moments
 from hpcjet.swarm.vector import Ints
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class TorchLearner:
-    """One rank, one policy. The order of samples comes from the learner's own random numbers."""
+SUMMED = ("policy_loss", "value_loss", "entropy", "kl")
+"""Metrics that ranks add up."""
 
-    def __init__(self, policy: TorchPolicy, config: LearnerConfig, seed: int) -> None:
+
+class TorchLearner:
+    """One policy. The order of samples comes from seed, version and rank: nothing of it is to be remembered."""
+
+    def __init__(self, policy: TorchPolicy, config: LearnerConfig, seed: int, ranks: Ranks = ALONE) -> None:
         import torch
 
-        self.policy, self.config = policy, config
+        self.policy, self.config, self.seed, self.ranks = policy, config, seed, ranks
         self.rng = np.random.default_rng(seed)
         self.parameters = list(policy.modules.parameters())
         self.optimiser = torch.optim.Adam(self.parameters, lr=config.learning_rate, eps=config.adam_epsilon, fused=True)
@@ -30,29 +37,63 @@ class TorchLearner:
         return {
             "version": self.policy.version,
             "weights": self.policy.weights(),
-            "optimiser": _copied(self.optimiser.state_dict()),
-            "rng": self.rng.bit_generator.state,
+            "optimiser": self._moments(),
+            "seed": self.seed,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.policy.load_weights(state["weights"], state["version"])
-        self.optimiser.load_state_dict(_copied(state["optimiser"]))
-        self.rng.bit_generator.state = state["rng"]
+        self._load_moments(state["optimiser"])
+        self.seed = state["seed"]
 
-    def minibatches(self, index: Ints, most: int) -> Iterator[Ints]:
-        """`index` in a new order, in shares as even as can be of at most that many."""
-        order = self.rng.permutation(index)
-        yield from np.array_split(order, -(-len(order) // most))
+    def begin(self, rate: float) -> None:
+        """To be called at the begin of an update. `rate`: by what the learning rate is multiplied."""
+        key = (self.policy.version, self.ranks.rank)
+        self.rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=key))
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.config.learning_rate * rate
+
+    def minibatches(self, index: Ints, counts: Sequence[int], most: int) -> Iterator[tuple[Ints, int]]:
+        """`index` in a new order, in shares as even as can be, with how many all ranks have in them: at most that many.
+
+        `counts`: how long the index of each rank is. All ranks get the same number of shares, and some may be empty.
+        """
+        parts = shares(counts, -(-sum(counts) // most))
+        ends = np.cumsum(parts[self.ranks.rank])[:-1]
+        totals = [sum(part) for part in zip(*parts, strict=True)]
+        yield from zip(np.split(self.rng.permutation(index), ends), totals, strict=True)
 
     def step(self) -> None:
-        """Clip what gradients have added up to, and step."""
+        """Add up what ranks have of the gradient, clip it, and step."""
         from torch import nn
 
+        self._share_gradients()
         norm = nn.utils.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
         self.optimiser.step()
         self.optimiser.zero_grad()
         self.note(gradient_norm=norm)
         self._steps += 1
+
+    def moments(self, values: Any, mask: Any = None) -> tuple[float, float, float]:
+        """Number, sum and sum of squares of the entries that count, on all ranks."""
+        import torch
+
+        held = torch.tensor(moments(values, mask), dtype=torch.float64)
+        self.ranks.sum_(held)
+        count, total, squares = held.tolist()
+        return count, total, squares
+
+    def standardised(self, advantages: "Tensor", mask: "Tensor", node: Ints) -> "Tensor":
+        """Over the entries that count, as the settings say; `node`, shaped alike, says where each was made."""
+        from hpcjet.swarm.losses import standardised
+
+        which = self.config.standardise
+        if which is Standardise.none:
+            return advantages
+        if which is Standardise.batch:
+            return standardised(advantages, mask, ranks=self.ranks)
+        number = self.ranks.most(int(node.max(initial=0)) + 1)
+        return standardised(advantages, mask, groups=self.policy.tensor(node), number=number, ranks=self.ranks)
 
     def note(self, **parts: "Tensor") -> None:
         """Add to the metrics of this update."""
@@ -61,13 +102,52 @@ class TorchLearner:
             self._sums[name] = self._sums[name] + part if name in self._sums else part
 
     def metrics(self) -> dict[str, float]:
-        """Means over the steps since the last call."""
-        means = {name: float(total) / max(self._steps, 1) for name, total in self._sums.items()}
+        """Means over the steps since the last call, with the parts of all ranks."""
+        import torch
+
+        steps, sums = self._steps, self._sums
         self._sums, self._steps = {}, 0
-        return means
+        if not steps:
+            return {}
+        held = torch.tensor([float(sums.get(name, 0.0)) for name in SUMMED], dtype=torch.float64)
+        self.ranks.sum_(held)
+        means = {name: total / steps for name, total in zip(SUMMED, held.tolist(), strict=True)}
+        return {**means, **{name: float(total) / steps for name, total in sums.items() if name not in SUMMED}}
+
+    def _moments(self) -> dict[str, Any]:
+        """What the optimiser remembers, {parameter/name: array}; nothing before its first step."""
+        return {
+            f"{name}/{key}": part.cpu().numpy().copy()
+            for name, each in self.policy.modules.named_parameters()
+            for key, part in self.optimiser.state[each].items()
+        }
+
+    def _load_moments(self, held: Mapping[str, Any]) -> None:
+        """The shapes are those of the weights, which are looked at before."""
+        import torch
+
+        named = dict(self.policy.modules.named_parameters())
+        self.optimiser.state.clear()
+        for path, part in held.items():
+            name, _, key = path.rpartition("/")
+            self.optimiser.state[named[name]][key] = torch.from_numpy(np.array(part)).to(self.policy.device)
+
+    def _share_gradients(self) -> None:
+        """One message for all of them. A rank that had no samples has zeros."""
+        import torch
+
+        if self.ranks.size == 1:
+            return
+        for each in self.parameters:
+            each.grad = torch.zeros_like(each) if each.grad is None else each.grad
+        flat = torch.cat([each.grad.reshape(-1) for each in self.parameters])
+        self.ranks.sum_(flat)
+        parts = torch.split(flat, [each.numel() for each in self.parameters])
+        for each, part in zip(self.parameters, parts, strict=True):
+            each.grad.copy_(part.view_as(each))
 
 
-def _copied(state: Any) -> Any:
-    import copy
-
-    return copy.deepcopy(state)
+def node_of_places(fragments: Sequence[Fragment], nodes: Sequence[int]) -> Ints:
+    """Where each of the T * W * R places of each fragment was made; 0 where nothing is said."""
+    number = nodes or [0] * len(fragments)
+    return np.repeat(np.asarray(number, dtype=np.int64), [fragment.reward.size for fragment in fragments])

@@ -21,26 +21,33 @@ NORMALISER = "value_normaliser."
 
 
 class TorchPolicy:
-    """`modules` holds `actor`, `critic` and `log_std`; weights begin orthogonal, biases at 0."""
+    """`modules` holds `actor`, `critic` and `log_std`; weights begin orthogonal, biases at 0, alike on every device."""
 
-    def __init__(self, spec: PolicySpec, config: PolicyConfig, seed: int) -> None:
+    def __init__(self, spec: PolicySpec, config: PolicyConfig, seed: int, device: str = "cpu") -> None:
         import torch
         from torch import nn
 
         self.spec, self.config, self.version = spec, config, 0
+        self.device = torch.device(device)
         rng = torch.Generator().manual_seed(seed)
         std = nn.Parameter(torch.full((heads.reals(spec.actions),), float(config.log_std)))
         self.modules: Any = nn.ModuleDict({
             "actor": _network(spec.observation_size, spec.actions.outputs, config, rng, gain=0.01),
             "critic": _network(spec.observation_size + spec.state_size, 1, config, rng, gain=1.0),
             "log_std": nn.ParameterList([std]),
-        })  # fmt: skip
+        }).to(self.device)  # fmt: skip
         self.normaliser = ValueNormaliser(config.value_norm_beta) if config.value_norm else None
 
     @property
     def log_std(self) -> "Tensor":
         std: Tensor = self.modules["log_std"][0]
         return std
+
+    def tensor(self, array: npt.NDArray[Any]) -> "Tensor":
+        """On this policy's device; on a CPU it is the array itself."""
+        import torch
+
+        return torch.from_numpy(array).to(self.device)
 
     def evaluate(self, observation: "Tensor", action: "Tensor", mask: "Tensor | None") -> "tuple[Tensor, Tensor]":
         """Log-probabilities and entropies [N], with gradients."""
@@ -75,29 +82,27 @@ class TorchPolicy:
             check_columns("noise", noise, rows, spec.actions.outputs)
         check_columns("mask", mask, rows, spec.actions.choices if spec.has_mask else 0)
         with torch.inference_mode():
-            seen, allowed = torch.from_numpy(observation), None if mask is None else torch.from_numpy(mask)
+            seen, allowed = self.tensor(observation), None if mask is None else self.tensor(mask)
             outputs = self.modules["actor"](seen)
-            chance = None if noise is None else torch.from_numpy(noise)
+            chance = None if noise is None else self.tensor(noise)
             action = heads.choose(spec.actions, outputs, self.log_std, chance, allowed)
             log_prob = heads.log_prob(spec.actions, outputs, self.log_std, action, allowed)
             value = self._values(seen, state) if with_values else None
-            return Acts(action.numpy(), log_prob.numpy(), value)
+            return Acts(action.cpu().numpy(), log_prob.cpu().numpy(), value)
 
     def values(self, observation: Floats, state: Floats | None = None) -> Floats:
         import torch
 
         check_inputs(self.spec, observation, state, True)
         with torch.inference_mode():
-            return self._values(torch.from_numpy(observation), state)
+            return self._values(self.tensor(observation), state)
 
     def _values(self, observation: "Tensor", state: Floats | None) -> Floats:
-        import torch
-
-        outputs = self.value_outputs(observation, None if state is None else torch.from_numpy(state)).numpy()
+        outputs = self.value_outputs(observation, None if state is None else self.tensor(state)).cpu().numpy()
         return outputs if self.normaliser is None else np.asarray(self.normaliser.denormalise(outputs), np.float32)
 
     def weights(self) -> dict[str, npt.NDArray[Any]]:
-        copied = {name: part.detach().numpy().copy() for name, part in self.modules.state_dict().items()}
+        copied = {name: part.detach().cpu().numpy().copy() for name, part in self.modules.state_dict().items()}
         if self.normaliser is not None:
             copied |= {NORMALISER + name: np.float64(part) for name, part in self.normaliser.state().items()}
         return copied

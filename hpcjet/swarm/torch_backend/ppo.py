@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpcjet.config.swarm.learner import LearnerConfig
+from hpcjet.config.swarm.learner import LearnerConfig, Standardise
 from hpcjet.swarm.fragment import Fragment
 from hpcjet.swarm.learning.batch import Batch, batch_of
-from hpcjet.swarm.torch_backend.learner import TorchLearner
+from hpcjet.swarm.learning.ranks import ALONE, Ranks, everyones
+from hpcjet.swarm.torch_backend.learner import TorchLearner, node_of_places
 from hpcjet.swarm.torch_backend.policy import TorchPolicy
 from hpcjet.swarm.vector import Ints
 
@@ -19,32 +20,36 @@ Parts = dict[str, "Tensor"]
 
 
 class PPOLearner(TorchLearner):
-    def __init__(self, policy: TorchPolicy, config: LearnerConfig, seed: int) -> None:
-        super().__init__(policy, config, seed)
+    def __init__(self, policy: TorchPolicy, config: LearnerConfig, seed: int, ranks: Ranks = ALONE) -> None:
+        super().__init__(policy, config, seed, ranks)
         self._loss: Any = self.losses
         if config.compile:
             import torch
 
             self._loss = torch.compile(self.losses, dynamic=False)
 
-    def update(self, fragments: Sequence[Fragment]) -> dict[str, float]:
-        """Learn from these once. Raises ValueError, with shapes, for a fragment of another policy."""
+    def update(
+        self, fragments: Sequence[Fragment], *, nodes: Sequence[int] = (), rate: float = 1.0
+    ) -> dict[str, float]:
+        """See `Learner.update`. Raises ValueError, with shapes, for a fragment of another policy."""
         import torch
 
         c = self.config
         batch = batch_of(fragments, self.policy, c)
-        if len(batch.index):
-            parts = self._tensors(batch)
+        counts = everyones(self.ranks, len(batch.index))
+        if sum(counts):
+            self.begin(rate)
+            parts = self._tensors(batch, node_of_places(fragments, nodes))
             for _ in range(c.epochs):
-                for minibatch in self.minibatches(batch.index, c.minibatch):
-                    total = torch.tensor(float(len(minibatch)))
-                    for share in np.array_split(minibatch, -(-len(minibatch) // (c.microbatch or c.minibatch))):
-                        loss, noted = self._loss(_gathered(parts, share), total)
+                for minibatch, number in self.minibatches(batch.index, counts, c.minibatch):
+                    total = torch.tensor(float(number), device=self.policy.device)
+                    for share in _split(minibatch, c.microbatch or c.minibatch):
+                        loss, noted = self._loss(_gathered(parts, self.policy.tensor(share)), total)
                         loss.backward()
                         self.note(**noted)
                     self.step()
         self.policy.version += 1
-        return {**self.metrics(), "samples": float(len(batch.index))}
+        return {**self.metrics(), "samples": float(sum(counts))}
 
     def losses(self, parts: Parts, total: "Tensor") -> "tuple[Tensor, Parts]":
         """The loss of a share of a minibatch with `total` samples, and its parts."""
@@ -70,35 +75,41 @@ class PPOLearner(TorchLearner):
         loss = noted["policy_loss"] + c.value_coefficient * noted["value_loss"]
         return loss - c.entropy_coefficient * noted["entropy"], {name: part.detach() for name, part in noted.items()}
 
-    def _tensors(self, batch: Batch) -> Parts:
+    def _tensors(self, batch: Batch, node: Ints) -> Parts:
         """The batch with returns and values in the scale of the value network, and advantages standardised."""
-        import torch
-
-        from hpcjet.swarm.losses import standardised
-
         returns, value, normaliser = batch.returns, batch.value, self.policy.normaliser
         if normaliser is not None:
             old_value = normaliser.normalise(value)
-            normaliser.update(returns[batch.index])
+            normaliser.update_moments(*self.moments(returns[batch.index]))
             returns, value = normaliser.normalise(returns), old_value
         arrays = {
             "observation": batch.observation, "action": batch.action, "log_prob": batch.log_prob, "value": value,
             "returns": returns, "advantage": batch.advantage, "action_mask": batch.action_mask,
             "state": batch.state, "state_of": batch.state_of,
         }  # fmt: skip
-        parts = {name: torch.from_numpy(array) for name, array in arrays.items() if array is not None}
-        if self.config.standardise:
-            index = torch.from_numpy(batch.index)
-            chosen = parts["advantage"][index]
-            parts["advantage"] = torch.zeros_like(parts["advantage"])
-            parts["advantage"][index] = standardised(chosen, torch.ones_like(chosen))
+        parts = {name: self.policy.tensor(array) for name, array in arrays.items() if array is not None}
+        parts["advantage"] = self._standardised(parts["advantage"], batch.index, node)
         return parts
 
+    def _standardised(self, advantage: "Tensor", places: Ints, node: Ints) -> "Tensor":
+        """Of those places, 0 elsewhere."""
+        import torch
 
-def _gathered(parts: Parts, index: Ints) -> Parts:
-    import torch
+        if self.config.standardise is Standardise.none:
+            return advantage
+        index = self.policy.tensor(places)
+        chosen = advantage[index]
+        made = torch.zeros_like(advantage)
+        made[index] = self.standardised(chosen, torch.ones_like(chosen), node[places])
+        return made
 
-    chosen = torch.from_numpy(index)
+
+def _split(minibatch: Ints, most: int) -> list[Ints]:
+    """None of an empty one: what a rank without samples adds to the gradient is 0."""
+    return np.array_split(minibatch, -(-len(minibatch) // most)) if len(minibatch) else []
+
+
+def _gathered(parts: Parts, chosen: "Tensor") -> Parts:
     taken = {name: part.index_select(0, chosen) for name, part in parts.items() if name != "state"}
     if "state" in parts:
         taken["state"] = parts["state"].index_select(0, taken.pop("state_of"))

@@ -12,13 +12,14 @@ import numpy.typing as npt
 
 from hpcjet.swarm.fragment import Fragment
 from hpcjet.swarm.learning.batch import check_fragment
+from hpcjet.swarm.learning.ranks import everyones
 from hpcjet.swarm.policy.interface import PolicySpec
 from hpcjet.swarm.returns import VTrace, trajectories, vtrace
 from hpcjet.swarm.torch_backend.learner import TorchLearner
 from hpcjet.swarm.vector import Floats, Ints
 
 if TYPE_CHECKING:
-    pass
+    from torch import Tensor
 
 
 @dataclass
@@ -45,52 +46,60 @@ class Columns:
 
 
 class VTraceLearner(TorchLearner):
-    def update(self, fragments: Sequence[Fragment]) -> dict[str, float]:
-        """Learn from these once. Raises ValueError, with shapes, for fragments of another policy or unequal length."""
-        all_columns = columns_of(fragments, self.policy.spec)
-        steps, width = all_columns.reward.shape
+    def update(
+        self, fragments: Sequence[Fragment], *, nodes: Sequence[int] = (), rate: float = 1.0
+    ) -> dict[str, float]:
+        """See `Learner.update`. Raises ValueError, with shapes, for fragments of another policy or unequal length."""
+        whole = columns_of(fragments, self.policy.spec)
+        steps, width = whole.reward.shape
         # Rows in which nobody ever acts would only make the minibatches smaller.
-        used = np.flatnonzero(all_columns.present[:-1].any(axis=0))
-        samples = 0
-        if len(used):
+        used = np.flatnonzero(whole.present[:-1].any(axis=0))
+        counts = everyones(self.ranks, len(used))
+        node, samples = node_of_columns(fragments, nodes), 0
+        if sum(counts):
+            self.begin(rate)
+            most = max(1, self.config.minibatch // self.ranks.most(steps))
             for _ in range(self.config.epochs):
-                for chosen in self.minibatches(used, max(1, self.config.minibatch // steps)):
-                    samples += self._learn(some_columns(all_columns, np.sort(chosen), width))
+                for chosen, _ in self.minibatches(used, counts, most):
+                    columns = np.sort(chosen)
+                    samples += self._learn(some_columns(whole, columns, width), node[columns])
         self.policy.version += 1
         return {**self.metrics(), "samples": float(samples // self.config.epochs)}
 
-    def _learn(self, some: Columns) -> int:
+    def _learn(self, some: Columns, node: Ints) -> int:
+        """A step; how many samples all ranks had. A rank without any goes the same way with no columns."""
         import torch
 
-        from hpcjet.swarm.losses import masked_mean, policy_gradient_loss, standardised, value_loss
+        from hpcjet.swarm.losses import masked_mean, policy_gradient_loss, value_loss
 
-        c, policy = self.config, self.policy
-        seen = torch.from_numpy(some.observation).flatten(0, 1)
-        state = None if some.state is None else torch.from_numpy(some.state).flatten(0, 1)
-        mask = None if some.action_mask is None else torch.from_numpy(some.action_mask).flatten(0, 1)
+        c, policy, tensor = self.config, self.policy, self.policy.tensor
+        seen = tensor(some.observation).flatten(0, 1)
+        state = None if some.state is None else tensor(some.state).flatten(0, 1)
+        mask = None if some.action_mask is None else tensor(some.action_mask).flatten(0, 1)
         count = some.reward.size
-        log_prob, entropy = policy.evaluate(seen[:count], torch.from_numpy(some.action).flatten(0, 1), mask)
+        log_prob, entropy = policy.evaluate(seen[:count], tensor(some.action).flatten(0, 1), mask)
         outputs = policy.value_outputs(seen, state)
-        valid, made = self._targets(some, outputs.detach().numpy(), log_prob.detach().numpy())
-        counted = torch.from_numpy(valid).flatten()
-        targets, advantages = (torch.from_numpy(part).flatten() for part in (made.targets, made.advantages))
+        valid, made = self._targets(some, _array(outputs), _array(log_prob))
+        counted = tensor(valid).flatten()
+        targets, advantages = (tensor(part).flatten() for part in (made.targets, made.advantages))
+        number, *sums = self.moments(targets, counted)
         if policy.normaliser is not None:
-            policy.normaliser.update(targets, counted)
-        if c.standardise:
-            advantages = standardised(advantages, counted)
+            policy.normaliser.update_moments(number, *sums)
+        advantages = self.standardised(advantages, counted, np.tile(node, len(some.reward)))
+        total = torch.tensor(max(number, 1.0), device=policy.device)
         noted = {
-            "policy_loss": policy_gradient_loss(log_prob, advantages, counted),
+            "policy_loss": policy_gradient_loss(log_prob, advantages, counted, total=total),
             "value_loss": value_loss(
-                outputs[:count], targets, counted, normaliser=policy.normaliser, huber_delta=c.huber_delta
+                outputs[:count], targets, counted, normaliser=policy.normaliser, huber_delta=c.huber_delta, total=total
             ),
-            "entropy": masked_mean(entropy, counted),
-            "kl": masked_mean(torch.from_numpy(some.log_prob).flatten() - log_prob.detach(), counted),
+            "entropy": masked_mean(entropy, counted, total=total),
+            "kl": masked_mean(tensor(some.log_prob).flatten() - log_prob.detach(), counted, total=total),
         }
         loss = noted["policy_loss"] + c.value_coefficient * noted["value_loss"]
         (loss - c.entropy_coefficient * noted["entropy"]).backward()  # type: ignore[no-untyped-call]
         self.note(**noted)
         self.step()
-        return int(valid.sum())
+        return int(number)
 
     def _targets(self, some: Columns, outputs: Floats, log_prob: Floats) -> tuple[npt.NDArray[np.bool_], VTrace]:
         """Which steps count [T, C], and V-trace of them."""
@@ -112,7 +121,9 @@ class VTraceLearner(TorchLearner):
 
 
 def columns_of(fragments: Sequence[Fragment], spec: PolicySpec) -> Columns:
-    """Join fragments of equal length."""
+    """Join fragments of equal length; none at all have no columns."""
+    if not fragments:
+        return _no_columns(spec)
     lengths = {fragment.steps for fragment in fragments}
     if len(lengths) != 1:
         raise ValueError(f"fragments have {sorted(lengths)} steps, V-trace wants all of one length")
@@ -147,6 +158,31 @@ def some_columns(whole: Columns, chosen: Ints, width: int) -> Columns:
         final_observation=whole.final_observation[mine],
         final_state=None if whole.final_state is None else whole.final_state[mine],
     )  # fmt: skip
+
+
+def node_of_columns(fragments: Sequence[Fragment], nodes: Sequence[int]) -> Ints:
+    """Where each column was made; 0 where nothing is said."""
+    number = nodes or [0] * len(fragments)
+    return np.repeat(np.asarray(number, dtype=np.int64), [f.reward.shape[1] * f.reward.shape[2] for f in fragments])
+
+
+def _no_columns(spec: PolicySpec) -> Columns:
+    """One step of no rows."""
+    no, yes = np.empty((1, 0), dtype=np.float32), np.empty((1, 0), dtype=bool)
+    return Columns(
+        observation=np.empty((2, 0, spec.observation_size), dtype=np.float32), present=np.empty((2, 0), dtype=bool),
+        action=np.empty((1, 0, spec.actions.columns), dtype=spec.actions.dtype), reward=no, terminated=yes,
+        truncated=yes, log_prob=no, final_at=np.empty((2, 0), dtype=np.int64),
+        final_observation=np.empty((0, spec.observation_size), dtype=np.float32),
+        action_mask=np.empty((1, 0, spec.actions.choices), dtype=bool) if spec.has_mask else None,
+        state=np.empty((2, 0, spec.state_size), dtype=np.float32) if spec.state_size else None,
+        final_state=np.empty((0, spec.state_size), dtype=np.float32) if spec.state_size else None,
+    )  # fmt: skip
+
+
+def _array(tensor: "Tensor") -> Floats:
+    array: Floats = tensor.detach().cpu().numpy()
+    return array
 
 
 def _columns(f: Fragment, spec: PolicySpec, start: int) -> Columns:
