@@ -87,22 +87,36 @@ def _gymnasium_vector(env: GymnasiumConfig, worlds: int) -> Any:
     if function := _by_name("gymnasium", env):
         return function(num_envs=worlds, **env.kwargs)
     try:
-        return gymnasium.make_vec(env.env, num_envs=worlds, **env.kwargs)
+        # Not what an environment has of its own for vectors: that takes one seed for all, and each world has its own.
+        return gymnasium.make_vec(env.env, num_envs=worlds, **{"vectorization_mode": "sync", **env.kwargs})
     except (gymnasium.error.UnregisteredEnv, ImportError) as error:
         raise _unknown("gymnasium", env, str(error)) from error
 
 
 def _pettingzoo_world(env: PettingZooConfig) -> Callable[[], ParallelWorld | AecWorld]:
-    parallel = env.api is Api.parallel
-    function = _by_name("pettingzoo", env)
+    kind = ParallelWorld if env.api is Api.parallel else AecWorld
+    function = _by_name("pettingzoo", env) or (_registered(env) if "/" in env.env else _of_module(env))
+    return lambda: kind(function(**env.kwargs))
+
+
+def _registered(env: PettingZooConfig) -> Callable[..., Any]:
+    import pettingzoo
+
+    if not hasattr(pettingzoo, "make"):
+        raise _unknown("pettingzoo", env, f"PettingZoo {pettingzoo.__version__} has no names of this form")
+    try:
+        pettingzoo.spec(env.api.value, env.env)
+    except Exception as error:  # of a type that is not public
+        raise _unknown("pettingzoo", env, str(error)) from error
+    return partial(pettingzoo.make, env.api.value, env.env)
+
+
+def _of_module(env: PettingZooConfig) -> Callable[..., Any]:
+    name = "parallel_env" if env.api is Api.parallel else "env"
+    function: Callable[..., Any] | None = getattr(_module("pettingzoo", env, env.env), name, None)
     if function is None:
-        name = "parallel_env" if parallel else "env"
-        module = _module("pettingzoo", env, env.env)
-        function = getattr(module, name, None)
-        if function is None:
-            raise _unknown("pettingzoo", env, f"the module has no {name} (pettingzoo.api={env.api.value})")
-    made = function
-    return lambda: (ParallelWorld if parallel else AecWorld)(made(**env.kwargs))
+        raise _unknown("pettingzoo", env, f"the module has no {name} (pettingzoo.api={env.api.value})")
+    return function
 
 
 def _by_name(key: str, env: GymnasiumConfig | PettingZooConfig) -> Callable[..., Any] | None:
@@ -112,7 +126,7 @@ def _by_name(key: str, env: GymnasiumConfig | PettingZooConfig) -> Callable[...,
     module, colon, function = env.env.partition(":")
     if not colon:
         return None
-    found = getattr(_module(key, env, module), function, None)
+    found: Callable[..., Any] | None = getattr(_module(key, env, module), function, None)
     if found is None and key != "gymnasium":  # Gymnasium has names of this form too: a module, and an id of it
         raise _unknown(key, env, f"the module has no {function}")
     return found

@@ -58,7 +58,8 @@ class PettingZooConfig:
     """An environment of PettingZoo."""
 
     env: str = MISSING
-    """A module with parallel_env and env, such as mpe2.simple_spread_v3, or module:function."""
+    """A registered name such as classic/rps-v2, a module with parallel_env and env such as mpe2.simple_spread_v3, or
+    module:function."""
     api: Api = Api.parallel
     """parallel or aec."""
     kwargs: dict[str, Any] = field(default_factory=dict)
