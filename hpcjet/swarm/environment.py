@@ -15,6 +15,8 @@ from hpcjet.swarm.worlds import AecWorld, GymnasiumVector, ParallelWorld, Single
 from hpcjet.swarm.worlds.kinds import GroupOf
 from hpcjet.swarm.worlds.worlds import one_group
 
+__all__ = ["EnvironmentConfig", "group_of", "make_vector", "spec_of"]
+
 
 def make_vector(
     env: EnvironmentConfig, worlds: int, *, seed: int, first_world: int, with_state: bool, stagger: bool = False
@@ -64,7 +66,7 @@ def group_of(groups: Mapping[str, str]) -> GroupOf:
         for pattern, group in groups.items():
             if fnmatchcase(agent, pattern):
                 return group
-        raise bad("pettingzoo.groups", f"{', '.join(groups)}", f"none fits the agent {agent}", f"add {agent} or *")
+        raise bad("exp.environment.groups", f"{', '.join(groups)}", f"none fits the agent {agent}", f"add {agent} or *")
 
     return find
 
@@ -72,30 +74,30 @@ def group_of(groups: Mapping[str, str]) -> GroupOf:
 def _gymnasium_world(env: GymnasiumConfig) -> SingleWorld:
     import gymnasium
 
-    if function := _by_name("gymnasium", env):
+    if function := _by_name(env):
         return SingleWorld(function(**env.kwargs))
     try:
         # Its checker is left out: what it looks at is checked here too, in each step.
         return SingleWorld(gymnasium.make(env.env, disable_env_checker=True, **env.kwargs))
     except (gymnasium.error.UnregisteredEnv, ImportError) as error:
-        raise _unknown("gymnasium", env, str(error)) from error
+        raise _unknown(env, str(error)) from error
 
 
 def _gymnasium_vector(env: GymnasiumConfig, worlds: int) -> Any:
     import gymnasium
 
-    if function := _by_name("gymnasium", env):
+    if function := _by_name(env):
         return function(num_envs=worlds, **env.kwargs)
     try:
         # Not what an environment has of its own for vectors: that takes one seed for all, and each world has its own.
         return gymnasium.make_vec(env.env, num_envs=worlds, **{"vectorization_mode": "sync", **env.kwargs})
     except (gymnasium.error.UnregisteredEnv, ImportError) as error:
-        raise _unknown("gymnasium", env, str(error)) from error
+        raise _unknown(env, str(error)) from error
 
 
 def _pettingzoo_world(env: PettingZooConfig) -> Callable[[], ParallelWorld | AecWorld]:
     kind = ParallelWorld if env.api is Api.parallel else AecWorld
-    function = _by_name("pettingzoo", env) or (_registered(env) if "/" in env.env else _of_module(env))
+    function = _by_name(env) or (_registered(env) if "/" in env.env else _of_module(env))
     return lambda: kind(function(**env.kwargs))
 
 
@@ -103,42 +105,44 @@ def _registered(env: PettingZooConfig) -> Callable[..., Any]:
     import pettingzoo
 
     if not hasattr(pettingzoo, "make"):
-        raise _unknown("pettingzoo", env, f"PettingZoo {pettingzoo.__version__} has no names of this form")
+        raise _unknown(env, f"PettingZoo {pettingzoo.__version__} has no names of this form")
     try:
         pettingzoo.spec(env.api.value, env.env)
     except Exception as error:  # of a type that is not public
-        raise _unknown("pettingzoo", env, str(error)) from error
+        raise _unknown(env, str(error)) from error
     return partial(pettingzoo.make, env.api.value, env.env)
 
 
 def _of_module(env: PettingZooConfig) -> Callable[..., Any]:
     name = "parallel_env" if env.api is Api.parallel else "env"
-    function: Callable[..., Any] | None = getattr(_module("pettingzoo", env, env.env), name, None)
+    function: Callable[..., Any] | None = getattr(_module(env, env.env), name, None)
     if function is None:
-        raise _unknown("pettingzoo", env, f"the module has no {name} (pettingzoo.api={env.api.value})")
+        raise _unknown(env, f"the module has no {name} (exp.environment.api={env.api.value})")
     return function
 
 
-def _by_name(key: str, env: GymnasiumConfig | PettingZooConfig) -> Callable[..., Any] | None:
+def _by_name(env: GymnasiumConfig | PettingZooConfig) -> Callable[..., Any] | None:
     """The function of module:function; None for another name. What `imports` lists is imported."""
     for name in env.imports:
-        _module(key, env, name)
+        _module(env, name)
     module, colon, function = env.env.partition(":")
     if not colon:
         return None
-    found: Callable[..., Any] | None = getattr(_module(key, env, module), function, None)
-    if found is None and key != "gymnasium":  # Gymnasium has names of this form too: a module, and an id of it
-        raise _unknown(key, env, f"the module has no {function}")
+    found: Callable[..., Any] | None = getattr(_module(env, module), function, None)
+    if found is None and isinstance(
+        env, PettingZooConfig
+    ):  # Gymnasium has names of this form too: a module, and an id of it
+        raise _unknown(env, f"the module has no {function}")
     return found
 
 
-def _module(key: str, env: GymnasiumConfig | PettingZooConfig, name: str) -> Any:
+def _module(env: GymnasiumConfig | PettingZooConfig, name: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        raise _unknown(key, env, f"importing {name}: {error}") from error
+        raise _unknown(env, f"importing {name}: {error}") from error
 
 
-def _unknown(key: str, env: GymnasiumConfig | PettingZooConfig, why: str) -> Exception:
-    step = f"install it on all nodes, or see {key}.env and {key}.imports"
-    return bad(f"{key}.env", env.env, f"it cannot be made ({why})", step)
+def _unknown(env: GymnasiumConfig | PettingZooConfig, why: str) -> Exception:
+    step = "install it on all nodes, or see exp.environment.env and exp.environment.imports"
+    return bad("exp.environment.env", env.env, f"it cannot be made ({why})", step)

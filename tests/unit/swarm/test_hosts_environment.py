@@ -92,16 +92,16 @@ def test_imports_may_register_names(monkeypatch: pytest.MonkeyPatch, tmp_path: A
 
 
 WRONG = {
-    "id": (GymnasiumConfig("NoSuch-v0"), r"gymnasium.env=NoSuch-v0 is not allowed: it cannot be made \(.*NoSuch"),
-    "vector id": (GymnasiumConfig("NoSuch-v0", stepping=Stepping.vector), "gymnasium.env=NoSuch-v0"),
+    "id": (GymnasiumConfig("NoSuch-v0"), r"exp.environment.env=NoSuch-v0 is not allowed: it cannot be made \(.*NoSuch"),
+    "vector id": (GymnasiumConfig("NoSuch-v0", stepping=Stepping.vector), "exp.environment.env=NoSuch-v0"),
     "import": (GymnasiumConfig(imports=["no_such"]), r"importing no_such: No module named 'no_such'\); install it"),
-    "module": (PettingZooConfig("no_such.zoo"), r"pettingzoo.env=no_such.zoo .*importing no_such.zoo: No module"),
+    "module": (PettingZooConfig("no_such.zoo"), r"exp.environment.env=no_such.zoo .*importing no_such.zoo: No module"),
     "function": (PettingZooConfig("swarm_zoo:nothing"), "the module has no nothing"),
-    "api": (PettingZooConfig("swarm_fakes"), r"the module has no parallel_env \(pettingzoo.api=parallel\)"),
-    "registry": (PettingZooConfig("classic/no-such-v1"), "pettingzoo.env=classic/no-such-v1 is not allowed"),
+    "api": (PettingZooConfig("swarm_fakes"), r"the module has no parallel_env \(exp.environment.api=parallel\)"),
+    "registry": (PettingZooConfig("classic/no-such-v1"), "exp.environment.env=classic/no-such-v1 is not allowed"),
     "group": (
         PettingZooConfig("swarm_zoo:two_kinds", groups={"red_*": "red"}),
-        r"pettingzoo.groups=red_\* is not allowed: none fits the agent blue_0",
+        r"exp.environment.groups=red_\* is not allowed: none fits the agent blue_0",
     ),
     "rows": (PettingZooConfig("swarm_zoo:two_kinds", rows={"agent": 2}), "a world has 4 agents of it"),
 }
@@ -119,7 +119,7 @@ def test_an_environment_that_refuses_its_arguments_is_a_world_that_failed() -> N
 
 
 def test_settings_that_cannot_be_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"an environment has a name; set pettingzoo\.env"):
+    with pytest.raises(ConfigError, match=r"an environment has a name; set exp\.environment\.env"):
         PettingZooConfig("")
-    with pytest.raises(ConfigError, match=r"gymnasium\.limit_s=0 is not allowed"):
+    with pytest.raises(ConfigError, match=r"exp\.environment\.limit_s=0 is not allowed"):
         GymnasiumConfig(limit_s=0)
