@@ -25,6 +25,7 @@ from hpcjet.config.exp import SweConfig
 from hpcjet.config.plain import to_dict
 from hpcjet.config.root import LaunchConfig, SnapshotKind, kind_of
 from hpcjet.config.serve import ServeConfig
+from hpcjet.config.swarm.exp import SwarmConfig
 from hpcjet.errors import BusyError, ConfigError, SubmitError
 from hpcjet.plan import Plan, make_plan, read_plan
 from hpcjet.preflight import become_lab_user, check_slurm, find_lab
@@ -164,6 +165,10 @@ def resolved(config: LaunchConfig) -> "tuple[LaunchConfig, list[Task] | None]":
         from hpcjet.serve.check import check as check_serve
 
         check_serve(config)
+    if isinstance(config.exp, SwarmConfig):
+        from hpcjet.swarm.check import check as check_swarm
+
+        check_swarm(config)
     if not isinstance(config.exp, SweConfig):
         return config, None
     from hpcjet.swe import check as swe
