@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
@@ -24,7 +25,11 @@ from hpcjet.slurm.counts import Counts
 from hpcjet.slurm.query import JobState, Stage
 from hpcjet.slurm.submission import Submission, submission_state
 from hpcjet.start import cancel_run, read_submission, resume, stored_plan
+from hpcjet.swarm import line as swarm
+from hpcjet.swe import line as swe
 
+LINES: dict[str, Callable[[dict[str, Any]], str]] = {"attempts": swe.progress_line, "swarm": swarm.progress_line}
+"""By the kind of progress.json."""
 REQUEUE_S = 20.0
 """For Slurm to end a job that was interrupted, or to queue it again."""
 OUTPUT_S = 0.25
@@ -221,21 +226,9 @@ def read_progress(run: RunDir) -> dict[str, Any] | None:
 
 
 def progress_text(data: dict[str, Any]) -> str:
-    """One line: how much is done, how fast, how long it will take."""
-    done, total = data["done"], data["total"]
-    counts = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in data["counts"].items() if number)
-    text = f"{done}/{total} attempts" + (f" ({counts})" if counts else "") + f", {data['in_flight']} at work"
-    fresh, elapsed = done - data["done_before"], data["updated"] - data["began"]
-    if fresh and elapsed > 0:
-        left_s = (total - done) * elapsed / fresh
-        text += f", {fresh / elapsed * 60:.1f}/min, {_duration(left_s)} left"
-    return text
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
+    """One line, as the workload that wrote it has it shown."""
+    line = LINES.get(str(data.get("kind")))
+    return line(data) if line else AT_WORK
 
 
 def _leave_or_cancel(run: RunDir, submission: Submission, console: Console, *, ask: bool) -> int:

@@ -3,6 +3,7 @@
 Without a terminal the output is passed on byte for byte, with a few lines between that say how far it is.
 """
 
+import re
 import time
 from typing import Any
 
@@ -110,4 +111,4 @@ def _write_bytes(console: Console, data: bytes) -> None:
 
 
 def _kind(text: str) -> str:
-    return "".join(letter for letter in text.split(",")[0] if not letter.isdigit())
+    return "".join(letter for letter in re.split(", | · ", text)[0] if not letter.isdigit())

@@ -13,17 +13,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import jinja2
-
 from hpcjet.errors import StoreError
 from hpcjet.ledger import Ledger
 from hpcjet.rundir import Artifacts, RunDir, replacing
-from hpcjet.swe.duration import count, duration
+from hpcjet.shown.duration import count, duration
+from hpcjet.shown.page import template
+from hpcjet.shown.visible import Clip, clip, clip_file, visible
 from hpcjet.swe.nodes_view import nodes_view
 from hpcjet.swe.record import Record
 from hpcjet.swe.summary import Summary
 from hpcjet.swe.trajectory import Step, read_trajectory
-from hpcjet.swe.visible import Clip, clip, clip_file, visible
 from hpcjet.tasks.task import Task
 from hpcjet.tasks.verdict import Verdict
 
@@ -133,24 +132,16 @@ def write_report(
             chosen = ((key, by_key.get(key)) for key in keys[:MAX_ROWS])
             budget = min(max(max_bytes // (2 * len(keys) + 1), _ROW_BYTES[0]), _ROW_BYTES[1])
             rows = _rows(run, chosen, tasks=tasks, budget=budget, page=page, max_bytes=max_bytes)
-            page.write(_template().generate(**_head(run, summary, engine, keys, by_key), nodes=nodes, rows=rows))
+            page.write(
+                template(Path(__file__).parent).generate(
+                    **_head(run, summary, engine, keys, by_key), nodes=nodes, rows=rows
+                )
+            )
     except OSError as error:
         raise StoreError(
             f"{run.report} could not be written: {error.strerror}; free space there, then: hpcjet report {run}"
         ) from error
     return run.report
-
-
-def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        autoescape=True,
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(count=count, duration=duration)
-    return environment.get_template("report.html.j2")
 
 
 def _head(

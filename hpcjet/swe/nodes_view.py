@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from hpcjet.ledger import KINDS, GroupUse, Ledger
 from hpcjet.ledger.picture import GroupPicture, pictures
-from hpcjet.swe.duration import duration
-from hpcjet.swe.visible import visible
+from hpcjet.shown.duration import duration
+from hpcjet.shown.visible import visible
 
 
 @dataclass(frozen=True)

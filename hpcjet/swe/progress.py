@@ -31,8 +31,9 @@ class Progress:
 
     def write(self, in_flight: int) -> None:
         done = sum(self._counts.values())
-        data = {"total": self.total, "done": done, "in_flight": in_flight, "counts": self._counts, "began": self._began}
-        _write(self._path, json.dumps({**data, "done_before": self._before, "updated": time.time()}))
+        data = {"kind": "attempts", "total": self.total, "done": done, "in_flight": in_flight, "counts": self._counts}
+        times = {"began": self._began, "done_before": self._before, "updated": time.time()}
+        _write(self._path, json.dumps({**data, **times}))
 
     def begin(self) -> None:
         """What is counted so far was done by an earlier launch: the rate leaves it out."""

@@ -6,7 +6,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hpcjet.swe.duration import count, duration
+from hpcjet.shown.duration import count, duration
 from hpcjet.swe.summary import Estimate, Summary
 from hpcjet.tasks.verdict import Verdict
 

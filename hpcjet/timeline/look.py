@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from hpcjet.cluster.events import Entry, Event
-from hpcjet.swe.duration import duration
+from hpcjet.shown.duration import duration
 from hpcjet.timeline.awaited import now_step, what_is_awaited
 from hpcjet.timeline.life import Life, Step
 from hpcjet.timeline.sentences import sentences, without_head

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from hpcjet.cluster.events import Fact
-from hpcjet.swe.duration import duration
+from hpcjet.shown.duration import duration
 
 
 def number(number: Fact) -> str:

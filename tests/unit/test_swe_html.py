@@ -12,11 +12,11 @@ import pytest
 
 from hpcjet.errors import StoreError
 from hpcjet.rundir import RunDir
+from hpcjet.shown.visible import clip, clip_file, visible
 from hpcjet.swe.html import diff_parts, stage_bars, step_views, verdict_bars, write_report
 from hpcjet.swe.record import Record
 from hpcjet.swe.summary import summarise
 from hpcjet.swe.trajectory import Step, read_trajectory, steps
-from hpcjet.swe.visible import clip, clip_file, visible
 from hpcjet.tasks.task import Task
 from hpcjet.tasks.verdict import Verdict
 

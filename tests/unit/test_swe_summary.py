@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from hpcjet.swe.duration import count, duration
+from hpcjet.shown.duration import count, duration
 from hpcjet.swe.record import Record
 from hpcjet.swe.summary import pass_at_k, summarise
 from hpcjet.swe.table import print_summary

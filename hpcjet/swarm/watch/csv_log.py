@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hpcjet.rundir import replacing
-from hpcjet.swarm.watch.row import PLAIN, Row
+from hpcjet.swarm.row import PLAIN, Row
 
 
 class CsvLog:

@@ -5,10 +5,10 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from hpcjet.swarm.row import Row
 from hpcjet.swarm.watch.csv_log import CsvLog
 from hpcjet.swarm.watch.event_files import EventFiles
 from hpcjet.swarm.watch.files import SwarmFiles
-from hpcjet.swarm.watch.row import Row
 
 _log = logging.getLogger(__name__)
 WAITING_ROWS = 10_000

@@ -13,7 +13,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seat:
+class SeatFacts:
     """One seat, as the driver knows it."""
 
     seat: str
@@ -43,7 +43,7 @@ class Loss:
     """None if none came any more."""
 
 
-def write_seats(path: Path, seats: Sequence[Seat]) -> None:
+def write_seats(path: Path, seats: Sequence[SeatFacts]) -> None:
     """Replace seats.json; a full disk is no reason to stop."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -52,11 +52,11 @@ def write_seats(path: Path, seats: Sequence[Seat]) -> None:
         _log.warning("%s could not be written: %s", path.name, error)
 
 
-def read_seats(path: Path) -> list[Seat]:
+def read_seats(path: Path) -> list[SeatFacts]:
     """Empty if there are none, or none that can be read."""
     try:
         data = json.loads(path.read_text())
-        return [Seat(**each) for each in data]
+        return [SeatFacts(**each) for each in data]
     except (OSError, ValueError, TypeError):
         return []
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from hpcjet.swarm.watch.row import METRIC, number
+from hpcjet.swarm.row import METRIC, number
 
 WIDTH = 78
 """Columns, two less than a terminal's, for what turns in front of the line."""
@@ -43,7 +43,7 @@ def _parts(row: Mapping[str, float | str], left_s: float | None) -> list[str]:
         "" if rate is None else f"{rate:,.0f} agent-steps/s",
         "" if reward is None else f"return {reward:.3g}",
         *(f"{name} {_percent(share)}" for name, share in shares.items()),
-        "" if left_s is None else f"{_left(left_s)} left",
+        "" if left_s is None else f"{_about(left_s)} left",
         "" if lag is None else f"lag {lag:.1f}",
         "" if got.get("pool_fill") is None else f"pool {_percent(got['pool_fill'])}",
         "" if got.get("learner_share") is None else f"learner {_percent(got['learner_share'])}",
@@ -69,7 +69,8 @@ def _left_s(data: Mapping[str, Any], row: Mapping[str, float | str]) -> float | 
     return min(found, default=None)
 
 
-def _left(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min" if minutes else f"{rest} s"
+def _about(seconds: float) -> str:
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02} min"
