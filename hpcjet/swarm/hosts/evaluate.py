@@ -59,4 +59,4 @@ def _play(vector: WorldVector, actor: Actor, quota: list[int], max_steps: int) -
             return found
     world = next(number for number, more in enumerate(left) if more)
     why = f"; it failed: {faults[-1]}" if faults else ""
-    raise WorldError(f"{left[world]} episodes did not end in {max_steps} steps for each{why}", world=world)
+    raise WorldError(f"{left[world]} episodes did not end in so many steps for each{why}", world=world, step=max_steps)
