@@ -47,6 +47,8 @@ class Budget:
         """Fragments in the pool, or learned from."""
         self.running: dict[str, int] = {}
         """Fragments begun and not yet admitted, by their source."""
+        self.in_flight = 0
+        """All of them."""
 
     @property
     def freshness(self) -> Freshness:
@@ -59,10 +61,6 @@ class Budget:
             return None
         return (self.version + 1 + self.config.bound) * self.config.fragments - self.admitted - self.in_flight
 
-    @property
-    def in_flight(self) -> int:
-        return sum(self.running.values())
-
     def begin(self, source: str, n: int = 1) -> bool:
         """Whether this source may begin n fragments now; if so they are counted.
 
@@ -72,6 +70,7 @@ class Budget:
         if room is not None and n > room and (room <= 0 or self.running):
             return False
         self.running[source] = self.running.get(source, 0) + n
+        self.in_flight += n
         return True
 
     def admit(self, source: str, n: int = 1) -> int:
@@ -113,6 +112,7 @@ class Budget:
 
     def _end(self, source: str, n: int) -> int:
         n = min(n, self.running.get(source, 0))
+        self.in_flight -= n
         left = self.running.pop(source, 0) - n
         if left:
             self.running[source] = left

@@ -75,7 +75,7 @@ class PoolConfig:
     order: Order = Order.in_order
     """in_order, uniform or prioritised."""
     ahead: int = 1
-    """By how many fragments a seat may be ahead of the slowest one; -1 for any number. With staleness.mode=sync it is 0:
+    """By how many fragments a seat may be ahead of the slowest; -1 for any number. With staleness.mode=sync it is 0:
     each seat gives one for each version."""
     max_times: int = 1
     """How often a fragment may be sampled before it is removed; 0 for any number of times."""

@@ -50,17 +50,17 @@ class Cell:
     def __len__(self) -> int:
         return self._capacity - len(self._free)
 
-    def add(self, key: Key, entry: Entry, kind: Kind) -> Held:
+    def add(self, key: Key, entry: Entry, kind: Kind, *, mass: float = 1.0, times: int = 0) -> Held:
         if not self._free:
             self._grow()
-        held = Held(key, entry, kind, self._free.pop())
+        held = Held(key, entry, kind, self._free.pop(), times)
         self._held[held.place] = held
-        self.restore(held, 1.0)
+        self.restore(held, mass)
         return held
 
     def restore(self, held: Held, mass: float) -> None:
         """Give an entry the mass that it had."""
-        self.priorities.restore(np.array([held.place]), np.array([mass]))
+        self.priorities.restore_one(held.place, mass)
 
     def update(self, held: Held, priority: float) -> None:
         """Raises ValueError for a priority that is below 0 or not finite."""
@@ -68,13 +68,13 @@ class Cell:
 
     def remove(self, held: Held) -> None:
         held.mass = self.mass(held)
-        self.priorities.remove(np.array([held.place]))
+        self.priorities.restore_one(held.place, 0.0)
         self._held[held.place] = None
         self._free.append(held.place)
 
     def mass(self, held: Held) -> float:
         """priority^alpha"""
-        return float(self.priorities.mass(np.array([held.place]))[0])
+        return self.priorities.mass_of(held.place)
 
     def _grow(self) -> None:
         old, places = self.priorities, np.arange(self._capacity)

@@ -88,7 +88,7 @@ def _set_aside(cell: Cell, held: Held, spent: dict[Kind, list[tuple[Held, float]
     mass = cell.mass(held)
     if mass > 0:  # else it is aside already
         spent.setdefault(held.kind, []).append((held, mass))
-        cell.priorities.remove(np.array([held.place]))
+        cell.priorities.restore_one(held.place, 0.0)
 
 
 def _most(n: int, share: float, kinds: int) -> int:

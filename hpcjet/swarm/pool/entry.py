@@ -60,10 +60,11 @@ class Entry:
 
 
 def nbytes_of(fragment: Fragment) -> int:
-    """Bytes of all arrays of a fragment."""
-    arrays = [value for value in vars(fragment).values() if isinstance(value, np.ndarray)]
-    lists = [array for value in vars(fragment).values() if isinstance(value, list) for array in value]
-    return sum(int(array.nbytes) for array in (*arrays, *lists))
+    """Bytes of all arrays of a fragment, packed or not."""
+    values = vars(fragment).values()
+    arrays = [value for value in values if not isinstance(value, list)]
+    lists = [array for value in values if isinstance(value, list) for array in value]
+    return sum(int(getattr(array, "nbytes", 0)) for array in (*arrays, *lists))
 
 
 def return_stats(fragment: Fragment) -> ReturnStats:

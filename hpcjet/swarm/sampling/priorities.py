@@ -67,9 +67,18 @@ class Priorities:
     def remove(self, places: Ints) -> None:
         self._set(places, np.zeros(len(places)))
 
+    def restore_one(self, place: int, mass: float) -> None:
+        """Give one entry its mass; 0 takes it out. Much quicker than `restore`."""
+        self._count += (mass > 0) - (self._tree.at(place) > 0)
+        self._tree.put(place, mass)
+
     def mass(self, places: Ints) -> Floats:
         """p^alpha of entries."""
         return self._tree[places]
+
+    def mass_of(self, place: int) -> float:
+        """p^alpha of one entry."""
+        return self._tree.at(place)
 
     def draw(self, n: int, rng: np.random.Generator) -> Ints:
         """Places [n], independently. Raises NothingToDraw."""

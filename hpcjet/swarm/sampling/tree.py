@@ -53,6 +53,26 @@ class SumTree:
             self._most[nodes] = np.maximum(self._most[left], self._most[right])
             nodes = np.unique(nodes >> 1)
 
+    def put(self, place: int, value: float) -> None:
+        """Set one number: the same as by [], and some ten times quicker."""
+        if not 0 <= value < np.inf:
+            raise ValueError("priorities are finite and 0 or more")
+        sums, leasts, mosts = self._sum, self._least, self._most
+        node = self._node(place)
+        sums[node] = mosts[node] = value
+        leasts[node] = value if value > 0 else np.inf
+        node >>= 1
+        while node:
+            left = 2 * node
+            sums[node] = sums[left] + sums[left + 1]
+            leasts[node] = min(leasts[left], leasts[left + 1])
+            mosts[node] = max(mosts[left], mosts[left + 1])
+            node >>= 1
+
+    def at(self, place: int) -> float:
+        """One number."""
+        return float(self._sum[self._node(place)])
+
     def find(self, points: Floats) -> Ints:
         """The places at which the running sum passes these points, from 0 to below the total.
 
@@ -66,6 +86,11 @@ class SumTree:
             points -= np.where(go_right, left, 0)
             nodes = 2 * nodes + go_right
         return nodes - self._leaves
+
+    def _node(self, place: int) -> int:
+        if not 0 <= place < self.capacity:
+            raise IndexError(f"places are from 0 to {self.capacity - 1}")
+        return self._leaves + place
 
     def _nodes(self, places: Ints) -> Ints:
         if ((places < 0) | (places >= self.capacity)).any():

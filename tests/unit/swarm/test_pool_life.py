@@ -133,7 +133,7 @@ def test_it_goes_on_and_keeps_its_bounds(
     assert bound is None or max(life.ages) <= bound
     # Nothing stays in a pool that the index has forgotten, nor the other way round.
     life.free()
-    held = set(life.index._held) | {each.key for those in life.index._out.values() for each in those}
+    held = set(life.index.shelf.held) | {each.key for those in life.index.out.values() for each in those}
     there = {Key(pool.name, number) for pool in life.pools.values() for number, _ in pool.items()}
     assert there <= held
     assert life.index.losses.late == 0

@@ -101,6 +101,10 @@ def test_the_tree_is_the_running_sum(capacity: int, seed: int) -> None:
         tree[places] = new
         for place, value in zip(places, new, strict=True):
             values[place] = value
+        place, value = int(rng.integers(capacity)), float(rng.integers(0, 5))
+        tree.put(place, value)
+        values[place] = value
+        assert tree.at(place) == value
     assert tree.total == values.sum() and tree.most == values.max()
     assert tree.least == min((value for value in values if value > 0), default=np.inf)
     if tree.total:
@@ -121,6 +125,8 @@ def test_new_entries_have_the_greatest_priority_of_now() -> None:
 
 @pytest.mark.parametrize("wrong", [-1.0, float("nan"), float("inf")])
 def test_priorities_that_are_none_are_refused(wrong: float) -> None:
+    with pytest.raises(ValueError, match="finite"):
+        SumTree(3).put(0, wrong)
     with pytest.raises(ValueError, match="finite and 0 or more"):
         priorities_of(np.array([1.0, wrong]))
     with pytest.raises(IndexError, match="0 to 1"):

@@ -110,7 +110,7 @@ def test_quotas_and_times_hold(counts: list[int], n: int, quota: float, order: O
     there = {node for node, count in enumerate(counts) if count}
     while (sample := index.sample("p", n)) is not None:
         nodes = Counter(chosen.entry.node for chosen in sample.chosen)
-        alive = len({key.pool for key in (*index._held, *keys(sample))})
+        alive = len({key.pool for key in (*index.shelf.held, *keys(sample))})
         assert len(sample.chosen) == n and max(nodes.values()) <= np.ceil(max(quota, 1 / alive) * n - 1e-9)
         seen.update(keys(sample))
         index.done(sample.number)
@@ -331,7 +331,7 @@ def test_metadata_goes_on_where_pools_still_are() -> None:
     assert again.load_state_dict(index.state_dict()) == 0
     index.give_back(sample.number)  # a checkpoint counts what was chosen and not yet learned from as not chosen
     assert len(again) == len(index) == 18 and again.limiter == index.limiter
-    masses = [{key: one._mass(held) for key, held in one._held.items()} for one in (index, again)]
+    masses = [{key: one.shelf.mass(held) for key, held in one.shelf.held.items()} for one in (index, again)]
     assert masses[0] == masses[1] and masses[1][Key("n0", 3)] == pytest.approx(5**0.6)
     state = again.state_dict()
     drawn = []
