@@ -12,18 +12,22 @@ class ActorGone(HpcjetError):
     """An actor is not there."""
 
 
-def start_actor(kind: type, name: str, node: str, *args: Any, restarts: int = -1, calls: int = 1000) -> Any:
+def start_actor(
+    kind: type, name: str, node: str, *args: Any, restarts: int = -1, calls: int = 1000, gpus: int = 0
+) -> Any:
     """A detached actor on this node (Ray's id of it), or the one of this name that there is.
 
     Detached: it does not end with its creator, but with the run's Ray. If its process dies Ray starts it again on this
     node, as long as there is the node. `calls`: so many may be open at a time, others wait.
+    `gpus`: how many it has for itself.
     """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     made: Any = ray.remote(kind).options(
-        name=name, namespace=NAMESPACE, get_if_exists=True, lifetime="detached", num_cpus=0, max_restarts=restarts,
-        max_concurrency=calls, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+        name=name, namespace=NAMESPACE, get_if_exists=True, lifetime="detached", num_cpus=0, num_gpus=gpus,
+        max_restarts=restarts, max_concurrency=calls,
+        scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
     )  # fmt: skip
     return made.remote(*args)
 

@@ -29,3 +29,12 @@ def environment_seed(seed: int, world: int, episode: int) -> int:
         mixed = mixed * (2 * int(word) + 1) & ((1 << SEED_BITS) - 1)
         mixed ^= mixed >> 15
     return mixed
+
+
+POLICY, LEARNER = range(2)
+"""What a seed is for."""
+
+
+def part_seed(seed: int, use: int, number: int) -> int:
+    """Of the weights, or the order of samples, of one policy of a run."""
+    return int(np.random.SeedSequence(seed, spawn_key=(use, number)).generate_state(1)[0])

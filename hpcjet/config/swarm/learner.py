@@ -58,6 +58,8 @@ class LearnerConfig:
     """vtrace: greatest importance weight in the trace."""
     standardise: Standardise = Standardise.batch
     """batch, node or none: over what advantages are standardised."""
+    scale_rate: bool = False
+    """Multiply the learning rate by the share of a batch that is not too old (staleness.too_old=mask)."""
     value_coefficient: float = 0.5
     """Weight of the loss of values."""
     entropy_coefficient: float = 0.0

@@ -5,8 +5,11 @@ So a rank with few samples, or none, weighs as much as its samples do. That is n
 does: it averages over ranks, whatever they hold, and waits for ever where one has fewer minibatches.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
+
+from hpcjet.errors import EXIT_WORKLOAD, HpcjetError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,8 +46,24 @@ class Alone:
 ALONE = Alone()
 
 
+class RanksLost(HpcjetError):
+    """The other ranks do not answer: one of them is gone, or late."""
+
+    exit_code = EXIT_WORKLOAD
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """Around what all ranks do at the same time. Raises RanksLost for what torch raises if one is gone or late."""
+    try:
+        yield
+    except RuntimeError as error:
+        first = str(error).strip().partition("\n")[0]
+        raise RanksLost(f"the ranks lost each other: {first}") from error
+
+
 class Distributed:
-    """The ranks of torch's process group, which must have been made."""
+    """The ranks of torch's process group, which must have been made. Raises RanksLost."""
 
     def __init__(self) -> None:
         import torch.distributed as dist
@@ -54,14 +73,16 @@ class Distributed:
     def sum_(self, tensor: "Tensor") -> None:
         import torch.distributed as dist
 
-        dist.all_reduce(tensor)
+        with together():
+            dist.all_reduce(tensor)
 
     def most(self, number: int) -> int:
         import torch
         import torch.distributed as dist
 
         held = torch.tensor(number)
-        dist.all_reduce(held, op=dist.ReduceOp.MAX)
+        with together():
+            dist.all_reduce(held, op=dist.ReduceOp.MAX)
         return int(held)
 
 

@@ -90,7 +90,10 @@ class Learner(Protocol):
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, optimiser, normaliser, seed and version: all that the next update depends on; alike on all ranks."""
+        """Weights, optimiser, normaliser, seed and version: all that the next update depends on; alike on all ranks.
+
+        Nested dicts of numbers, text and arrays of numpy; `weights` holds the policy's `weights()`.
+        """
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there, bit for bit. Raises ConfigError for a policy of another form."""

@@ -1,0 +1,157 @@
+"""What every rank does: begin together, then order after order: fetch, tell, learn."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from hpcjet.swarm.learners.spec import LearnerSpec
+from hpcjet.swarm.learners.split import Order
+from hpcjet.swarm.learning.ranks import Ranks
+from hpcjet.swarm.policy.backends import backend
+from hpcjet.swarm.policy.interface import Learner
+from hpcjet.swarm.pool.entry import Key
+from hpcjet.swarm.pool.fetching import Batch
+from hpcjet.swarm.pool.sample import Sample
+from hpcjet.swarm.seeds import LEARNER, POLICY, part_seed
+
+Thing = TypeVar("Thing")
+
+
+class Talk(Protocol):
+    """How ranks tell each other things. All must make the same calls in the same order."""
+
+    @property
+    def ranks(self) -> Ranks: ...
+
+    def share(self, thing: Thing | None) -> Thing:
+        """What rank 0 has; the others give None."""
+
+    def gather(self, thing: Thing) -> list[Thing]:
+        """What each rank has, on all of them."""
+
+
+class Fetches(Protocol):
+    """The part of the data plane that every rank has."""
+
+    def fetch(self, sample: Sample) -> Batch:
+        """What was chosen, as far as it is there."""
+
+
+class Leads(Protocol):
+    """What rank 0 does besides; see `chief`."""
+
+    def begin(self) -> Mapping[str, Any] | None:
+        """The learners' states that all go on from; None for new ones."""
+
+    def began(self) -> None:
+        """All ranks are as rank 0 is."""
+
+    def next(self) -> Order | str | None:
+        """An order; None: nothing yet; STOP: it is over."""
+
+    def fetched(self, told: "Sequence[Told]") -> None:
+        """What each rank has got."""
+
+    def learned(self, metrics: Mapping[str, Mapping[str, float]], seconds: float) -> None:
+        """All policies have their next version."""
+
+
+STOP = "stop"
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a rank got of its share."""
+
+    fragments: int
+    agent_steps: int
+    nbytes: int
+    missing: Mapping[str, tuple[Key, ...]]
+    """For each policy."""
+
+
+@dataclass
+class Doing:
+    """What a rank is at, for those who ask; written by one thread, read by others."""
+
+    what: str = "start"
+    since: float = field(default_factory=time.monotonic)
+
+    def __call__(self, what: str) -> None:
+        self.what, self.since = what, time.monotonic()
+
+
+class Rank:
+    """One rank, whose learners are as those of all others after each update."""
+
+    def __init__(self, spec: LearnerSpec, talk: Talk, plane: Fetches, *, device: str = "cpu") -> None:
+        self.spec, self.talk, self.plane, self.doing = spec, talk, plane, Doing()
+        self.learners = make_learners(spec, talk.ranks, device)
+        self.chief: Leads | None = None
+        """Rank 0 has one."""
+
+    @property
+    def version(self) -> int:
+        return next(iter(self.learners.values())).policy.version
+
+    def run(self) -> None:
+        """Until rank 0 stops. Raises RankError, RanksLost, ConfigError for a checkpoint that does not fit."""
+        self._begin()
+        while True:
+            self.doing("sample")
+            order = self.talk.share(None if self.chief is None else (self.chief.next(),))[0]
+            if isinstance(order, Order):
+                self._update(order)
+            elif order is not None:
+                self.doing("end")
+                return
+
+    def _begin(self) -> None:
+        # From rank 0's memory: not every node need see its disk, and all begin with the same bits.
+        states = self.talk.share(None if self.chief is None else (self.chief.begin(),))[0]
+        for name, state in (states or {}).items():
+            self.learners[name].load_state_dict(state)
+        if self.chief is not None:
+            self.chief.began()
+
+    def _update(self, order: Order) -> None:
+        self.doing("fetch")
+        rank = self.talk.ranks.rank
+        batches = {policy: self.plane.fetch(shares[rank]) for policy, shares in order.shares.items()}
+        told = self.talk.gather(_told(batches))
+        if self.chief is not None:
+            self.chief.fetched(told)
+        if not any(each.fragments for each in told):
+            return  # all of it is gone
+        self.doing("update")
+        began = time.perf_counter()
+        metrics = {
+            policy: self.learners[policy].update(
+                batch.fragments, nodes=[order.nodes[each.entry.node] for each in batch.chosen],
+                rate=order.rates[policy],
+            )
+            for policy, batch in batches.items()
+        }  # fmt: skip
+        if self.chief is not None:
+            self.chief.learned(metrics, time.perf_counter() - began)
+
+
+def make_learners(spec: LearnerSpec, ranks: Ranks, device: str) -> dict[str, Learner]:
+    """New ones, as a trainer with the same seed has them."""
+    made_by, found = backend(spec.backend), {}
+    for number, (name, form) in enumerate(spec.policies.items()):
+        policy = made_by.make_policy(form, spec.policy, part_seed(spec.seed, POLICY, number), device=device)
+        found[name] = made_by.make_learner(
+            policy, spec.learner, part_seed(spec.seed, LEARNER, number), ranks=ranks
+        )  # fmt: skip
+    return found
+
+
+def _told(batches: Mapping[str, Batch]) -> Told:
+    return Told(
+        fragments=sum(len(batch.fragments) for batch in batches.values()),
+        agent_steps=sum(chosen.entry.agent_steps for batch in batches.values() for chosen in batch.chosen),
+        nbytes=sum(batch.nbytes for batch in batches.values()),
+        missing={policy: batch.missing for policy, batch in batches.items()},
+    )
