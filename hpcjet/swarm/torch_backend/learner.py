@@ -68,9 +68,12 @@ class TorchLearner:
         from torch import nn
 
         self._share_gradients()
-        norm = nn.utils.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
-        self.optimiser.step()
+        self.finish(nn.utils.clip_grad_norm_(self.parameters, self.config.max_grad_norm))
         self.optimiser.zero_grad()
+
+    def finish(self, norm: "Tensor") -> None:
+        """Step by the gradients as they are; `norm` is what they had before they were clipped."""
+        self.optimiser.step()
         self.note(gradient_norm=norm)
         self._steps += 1
 

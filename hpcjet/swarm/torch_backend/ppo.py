@@ -11,6 +11,7 @@ from hpcjet.swarm.learning.batch import Batch, batch_of
 from hpcjet.swarm.learning.ranks import ALONE, Ranks, everyones
 from hpcjet.swarm.torch_backend.learner import TorchLearner, node_of_places
 from hpcjet.swarm.torch_backend.policy import TorchPolicy
+from hpcjet.swarm.torch_backend.written import Packed, WrittenOut, packed
 from hpcjet.swarm.vector import Ints
 
 if TYPE_CHECKING:
@@ -23,33 +24,50 @@ class PPOLearner(TorchLearner):
     def __init__(self, policy: TorchPolicy, config: LearnerConfig, seed: int, ranks: Ranks = ALONE) -> None:
         super().__init__(policy, config, seed, ranks)
         self._loss: Any = self.losses
+        self._written: WrittenOut | None = None
         if config.compile:
             import torch
 
             self._loss = torch.compile(self.losses, dynamic=False)
+        elif policy.device.type == "cpu" and policy.config.hidden:
+            self._written = WrittenOut(policy, config)
 
     def update(
         self, fragments: Sequence[Fragment], *, nodes: Sequence[int] = (), rate: float = 1.0
     ) -> dict[str, float]:
         """See `Learner.update`. Raises ValueError, with shapes, for a fragment of another policy."""
-        import torch
-
-        c = self.config
-        batch = batch_of(fragments, self.policy, c)
+        batch = batch_of(fragments, self.policy, self.config)
         counts = everyones(self.ranks, len(batch.index))
         if sum(counts):
             self.begin(rate)
             parts = self._tensors(batch, node_of_places(fragments, nodes))
-            for _ in range(c.epochs):
-                for minibatch, number in self.minibatches(batch.index, counts, c.minibatch):
-                    total = torch.tensor(float(number), device=self.policy.device)
-                    for share in _split(minibatch, c.microbatch or c.minibatch):
-                        loss, noted = self._loss(_gathered(parts, self.policy.tensor(share)), total)
-                        loss.backward()
-                        self.note(**noted)
-                    self.step()
+            if self._written is None:
+                self._by_autograd(parts, batch.index, counts)
+            else:
+                self._by_formulas(self._written, packed(parts, self.policy.tensor(batch.index)), counts)
         self.policy.version += 1
         return {**self.metrics(), "samples": float(sum(counts))}
+
+    def _by_autograd(self, parts: Parts, places: Ints, counts: Sequence[int]) -> None:
+        import torch
+
+        c = self.config
+        for _ in range(c.epochs):
+            for minibatch, number in self.minibatches(places, counts, c.minibatch):
+                total = torch.tensor(float(number), device=self.policy.device)
+                for share in _split(minibatch, c.microbatch or c.minibatch):
+                    loss, noted = self._loss(_gathered(parts, self.policy.tensor(share)), total)
+                    loss.backward()
+                    self.note(**noted)
+                self.step()
+
+    def _by_formulas(self, written: WrittenOut, samples: Packed, counts: Sequence[int]) -> None:
+        c, places = self.config, np.arange(len(samples.rows))
+        for _ in range(c.epochs):
+            for minibatch, number in self.minibatches(places, counts, c.minibatch):
+                self.note(**written.backward(samples, self.policy.tensor(minibatch), float(number)))
+                self.ranks.sum_(written.gradient)
+                self.finish(written.give(most=c.max_grad_norm))
 
     def losses(self, parts: Parts, total: "Tensor") -> "tuple[Tensor, Parts]":
         """The loss of a share of a minibatch with `total` samples, and its parts."""
