@@ -1,5 +1,6 @@
 """What the commands of a sandbox have written."""
 
+import math
 import os
 import stat
 from collections.abc import Iterable, Sequence
@@ -32,23 +33,33 @@ class Disk:
         self._start = walk(folders)
         self.now = Written()
 
-    def measure(self, pids: Iterable[int]) -> Written:
-        """Walk the folders; files that were removed and are still open count too."""
-        found, open_ = walk(self._folders), removed_but_open(pids)
+    def measure(
+        self, pids: Iterable[int], *, enough_bytes: float = math.inf, enough_files: float = math.inf
+    ) -> Written:
+        """Walk the folders; files that were removed and are still open count too.
+
+        Where more than `enough` is there the walk ends early: how much more is then not known.
+        """
+        found = walk(
+            self._folders, enough_bytes=self._start.bytes + enough_bytes, enough_files=self._start.files + enough_files
+        )
+        open_ = removed_but_open(pids)
         self.now = Written(found.bytes + open_.bytes, found.files + open_.files, open_.memory_bytes) - self._start
         return self.now
 
 
-def walk(folders: Iterable[Path]) -> Written:
-    """Everything below some folders. Follows no link: commands may exchange a folder for one at any time.
+def walk(folders: Iterable[Path], *, enough_bytes: float = math.inf, enough_files: float = math.inf) -> Written:
+    """Everything below some folders, or a part that is more than `enough`.
+
+    Follows no link: commands may exchange a folder for one at any time.
 
     One descriptor is open per level, and never more than DEEP: commands may make folders by the thousand, beside and
     below each other, and neither may the node run out of descriptors nor may anything go uncounted.
     """
-    count = _Count()
+    count = _Count(enough_bytes, enough_files)
     for top in folders:
         count.later.append(())
-        while count.later:
+        while count.later and not count.enough:
             parts = count.later.pop()
             folder = _reach(top, parts)
             if folder is not None:
@@ -74,10 +85,16 @@ def _reach(top: Path, parts: tuple[str, ...]) -> int | None:
 
 @dataclass
 class _Count:
+    enough_bytes: float
+    enough_files: float
     bytes: int = 0
     files: int = 0
     later: list[tuple[str, ...]] = field(default_factory=list)
     """Folders that are too deep to be looked into from where the walk began."""
+
+    @property
+    def enough(self) -> bool:
+        return self.files > self.enough_files or self.bytes > self.enough_bytes
 
     def add(self, folder: int, parts: tuple[str, ...], depth: int) -> None:
         """What is in an open folder and below; closes it."""
@@ -85,6 +102,8 @@ class _Count:
             with os.scandir(folder) as entries:
                 for entry in entries:
                     self._add_entry(entry, folder, parts, depth)
+                    if self.enough:
+                        return
         except OSError:  # gone, or closed to us
             return
         finally:

@@ -1,5 +1,6 @@
 """What a sandbox uses, held against its limits."""
 
+import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
@@ -61,6 +62,15 @@ class Meter:
             if limit is not None and used > max(limit, before):
                 return name
         return ""
+
+    def look_at_disk(self, pids: Collection[int]) -> None:
+        """Nothing is counted beyond the limits: who makes files faster than they are counted is ended too."""
+        limits, before = self.limits, self._full_at
+        self.disk.measure(
+            pids,
+            enough_bytes=math.inf if limits.disk_bytes is None else max(limits.disk_bytes, before.bytes),
+            enough_files=math.inf if limits.disk_files is None else max(limits.disk_files, before.files),
+        )
 
     def settle(self) -> None:
         """After a command was ended for the disk: how full it is now is what later ones may not exceed."""

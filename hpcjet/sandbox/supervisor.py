@@ -22,7 +22,10 @@ ALERT_TICK_S = 0.1
 DISK_TICK_S = 2.0
 """Between two walks through what sandboxes have written."""
 DISK_SHARE = 0.05
-"""Part of one CPU that the walks may take; with many files they come less often."""
+"""Part of one CPU that the walks may take; with many files they come less often.
+
+In seconds of CPU: on a node that has none left a short walk takes long, and limits hold there too.
+"""
 DORMANT = math.inf
 """The next look at a sandbox in which nothing runs: a thousand of them cost nothing."""
 KILL_S = 2.0
@@ -168,14 +171,14 @@ class Supervisor:
     def _walk(self) -> None:
         """The disk thread: ends when there is nothing to watch, and is started again."""
         while True:
-            begin = time.monotonic()
+            begin, begin_cpu = time.monotonic(), time.thread_time()
             for item in list(self._watched):
                 if item.meter.watches_disk and item.written:
                     pids = item.measure().pids
                     item.written = item.running or bool(pids)
-                    item.meter.disk.measure(pids)
-            took_s = time.monotonic() - begin
-            time.sleep(max(DISK_TICK_S, took_s / DISK_SHARE))
+                    item.meter.look_at_disk(pids)
+            took_s, cpu_s = time.monotonic() - begin, time.thread_time() - begin_cpu
+            time.sleep(max(DISK_TICK_S, cpu_s / DISK_SHARE, took_s))  # a slow disk is left alone half of the time
             with self._lock:
                 if not self._watched:
                     self._walking = False

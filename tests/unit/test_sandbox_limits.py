@@ -17,6 +17,7 @@ from sandbox_scenes import (  # noqa: F401 (fixtures)
     place,
     processes_below,
     tree,
+    wait_for,
 )
 
 from hpcjet.config.sandbox import SandboxConfig
@@ -25,20 +26,25 @@ from hpcjet.sandbox import Limits, SandboxSpec, open_sandbox, probe
 from hpcjet.sandbox.cgroup import find_delegation, new_group, own_folders, settings
 from hpcjet.sandbox.cpus import choose_cpus
 from hpcjet.sandbox.disk import Disk, removed_but_open, walk
+from hpcjet.sandbox.meter import Meter
 from hpcjet.sandbox.processes import Usage, cpu_seconds
 from hpcjet.sandbox.spec import GIB
+from hpcjet.sandbox.supervisor import Supervisor, Watched
+
+LONG_S = 300
+"""For what a limit ends within seconds, on a machine that has time for it."""
 
 
 def test_cpu_time_of_all_processes_together_is_limited(opened: Opener) -> None:
     box = opened(limits=Limits(cpu_s=1.0))
-    done = box.run("for i in 1 2 3; do while :; do :; done & done; wait", timeout_s=60)
+    done = box.run("for i in 1 2 3; do while :; do :; done & done; wait", timeout_s=LONG_S)
     assert (done.limit, done.timed_out, done.returncode) == ("cpu", False, 137)
     assert output(box, "echo usable") == "usable\n"  # it counts per command
 
 
 def test_cpu_time_of_short_children_counts(opened: Opener) -> None:
     box = opened(limits=Limits(cpu_s=1.0))
-    assert box.run("while :; do (for i in $(seq 2000); do :; done); done", timeout_s=60).limit == "cpu"
+    assert box.run("while :; do (for i in $(seq 2000); do :; done); done", timeout_s=LONG_S).limit == "cpu"
 
 
 def test_the_share_of_cpus_is_what_programs_count(opened: Opener) -> None:
@@ -60,21 +66,21 @@ def test_cpus_are_taken_in_turn() -> None:
 
 def test_too_much_on_disk_ends_the_command_and_can_be_cleaned_up(opened: Opener) -> None:
     box = opened(limits=Limits(disk_bytes=20 << 20))
-    done = box.run("while :; do head -c 4000000 /dev/urandom >>$TMPDIR/$RANDOM; sleep 0.05; done", timeout_s=60)
+    done = box.run("while :; do head -c 4000000 /dev/urandom >>$TMPDIR/$RANDOM; sleep 0.05; done", timeout_s=LONG_S)
     assert (done.limit, done.timed_out) == ("disk", False)
     assert output(box, "sleep 3; rm -r $TMPDIR/*; echo cleaned") == "cleaned\n"
 
 
 def test_too_many_files_end_the_command(opened: Opener) -> None:
     box = opened(limits=Limits(disk_files=1000))
-    done = box.run("for i in $(seq 1000000); do : >f$i; done", timeout_s=60)
+    done = box.run("while :; do : >f$((i++)); done", timeout_s=LONG_S)
     assert (done.limit, done.timed_out) == ("files", False)
 
 
 def test_files_without_a_name_count(opened: Opener) -> None:
     box = opened(limits=Limits(disk_bytes=20 << 20))
     done = box.run(
-        "exec 9>$TMPDIR/x; rm $TMPDIR/x; while :; do head -c 1000000 /dev/zero >&9; sleep .02; done", timeout_s=60
+        "exec 9>$TMPDIR/x; rm $TMPDIR/x; while :; do head -c 1000000 /dev/zero >&9; sleep .02; done", timeout_s=LONG_S
     )
     assert (done.limit, done.timed_out) == ("disk", False)
 
@@ -82,16 +88,16 @@ def test_files_without_a_name_count(opened: Opener) -> None:
 def test_memory_that_no_process_maps_counts(opened: Opener) -> None:
     box = opened(limits=Limits(memory_bytes=100 << 20))
     program = "import os, time; f = os.memfd_create('x')\nwhile True: os.write(f, bytes(1 << 20)); time.sleep(0.005)"
-    done = box.run(f'/usr/bin/python3 -c "{program}"', timeout_s=60)
+    done = box.run(f'/usr/bin/python3 -c "{program}"', timeout_s=LONG_S)
     assert (done.limit, done.timed_out) == ("memory", False)
 
 
 def test_the_life_of_a_sandbox_is_limited(opened: Opener) -> None:
     box = opened(limits=Limits(wall_s=1.5))
-    assert box.run("echo early", timeout_s=30).output == b"early\n"
-    done = box.run(f"echo out; sleep {NAP}", timeout_s=30)
-    assert (done.limit, done.timed_out, done.output) == ("wall", True, b"out\n") and done.seconds < 5
-    assert box.run("echo late", timeout_s=30).limit == "wall"
+    assert box.run("echo early", timeout_s=LONG_S).output == b"early\n"
+    done = box.run(f"echo out; sleep {NAP}", timeout_s=LONG_S)
+    assert (done.limit, done.timed_out, done.output) == ("wall", True, b"out\n") and done.seconds < 60
+    assert box.run("echo late", timeout_s=LONG_S).limit == "wall"
 
 
 def test_nothing_is_looked_at_while_nothing_runs(opened: Opener) -> None:
@@ -121,7 +127,7 @@ def test_nothing_is_looked_at_while_nothing_runs(opened: Opener) -> None:
 
 def test_ten_megabytes_a_second_of_output_cost_no_memory(opened: Opener) -> None:
     box = opened(limits=Limits(output_bytes=1000))
-    done = box.run("head -c 200000000 /dev/zero", timeout_s=60)
+    done = box.run("head -c 200000000 /dev/zero", timeout_s=LONG_S)
     assert done.dropped_bytes == 200_000_000 - 1000 and len(done.output) == 1000
 
 
@@ -145,6 +151,33 @@ def test_a_walk_counts_blocks_and_names_and_follows_no_link(tmp_path: Path) -> N
     disk = Disk([tmp_path])
     (tmp_path / "new").write_bytes(b"y" * 50_000)
     assert disk.measure(()).files == 1 and 50_000 <= disk.now.bytes < 70_000
+
+
+def test_a_walk_ends_where_more_than_enough_is_there(tmp_path: Path) -> None:
+    disk = Disk([tmp_path])
+    for number in range(100):
+        (tmp_path / str(number)).write_bytes(b"x" * 50_000)
+    assert disk.measure((), enough_files=10).files == 11
+    assert 100_000 < disk.measure((), enough_bytes=100_000).bytes < 250_000
+    assert disk.measure((), enough_files=100, enough_bytes=1 << 30).files == 100
+
+
+def test_a_walk_that_had_to_wait_for_its_cpu_does_not_put_off_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcjet.sandbox.supervisor.DISK_TICK_S", 0.1)
+    meter, looks = Meter(Limits(), Disk([tmp_path])), []
+
+    def starved(_pids: object) -> None:
+        looks.append(time.monotonic())
+        time.sleep(0.5)
+
+    monkeypatch.setattr(meter, "look_at_disk", starved)
+    watched = Watched(meter, measure=lambda: Usage(0, (2**22 + 1,)), kill=lambda: False, written=True)
+    watcher = Supervisor()
+    watcher.watch(watched)
+    wait_for(lambda: len(looks) >= 3, timeout_s=15)  # paced by the clock, the third would come after 21 s
+    watcher.forget(watched)
 
 
 def test_removed_files_are_found_by_their_descriptors(tmp_path: Path) -> None:
@@ -227,9 +260,9 @@ def test_a_cgroup_holds_the_memory_between_two_looks_of_the_watchdog(delegated: 
     with open_sandbox(delegated, SandboxSpec(scratch=place / "s", limits=limits)) as box:
         inside = Path(f"/proc/{processes_below(box)[0]}/cgroup").read_text()
         assert "hpcjet-sandbox-" in inside
-        done = box.run("/usr/bin/python3 -c 'bytearray(b\"1\" * (300 << 20))'", timeout_s=60)
+        done = box.run("/usr/bin/python3 -c 'bytearray(b\"1\" * (300 << 20))'", timeout_s=LONG_S)
         assert (done.limit, done.returncode) == ("memory", 137)
-        assert box.run("echo usable", timeout_s=30).limit == ""
+        assert box.run("echo usable", timeout_s=LONG_S).limit == ""
     left = [line.split(":")[2] for line in inside.splitlines() if "hpcjet-sandbox-" in line]
     assert left and not [path for path in left if list(Path("/sys/fs/cgroup").glob(f"*{path}"))]
 
