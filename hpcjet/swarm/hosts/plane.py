@@ -16,7 +16,9 @@ from hpcjet.swarm.weights.actors import load
 from hpcjet.swarm.weights.cache import NoWeights
 
 SLICE_S = 1.0
-"""An actor is asked to answer within this time, so that the host can be stopped."""
+"""So long is waited at a time, so that the host can be stopped."""
+LEAVE_S = 20.0
+"""So long the index may think about one question: there may be thousands of seats, and one index."""
 SLACK_S = 30.0
 """So much longer the answer itself may take, on a machine that is loaded."""
 AGAIN_S = 0.2
@@ -60,10 +62,24 @@ class RayPlane:
         self._index = Away(INDEX, "the index", spec.patience_s)
         self._cache = Away(spec.cache, "the cache of weights", spec.patience_s)
         self._pool = Away(spec.pool, "the pool", spec.patience_s)
+        self._asked: tuple[Any, float] | None = None
+        """The question for leave that is on its way, and when it is given up."""
 
     def begin(self, n: int, ticket: int) -> tuple[int, int] | None:
-        args = (self._spec.seat, self._attempt, self._spec.node, n, ticket, SLICE_S)
-        leave = self._index.ask(lambda index: _get(index.begin.remote(*args)))
+        import ray
+
+        if self._asked is None:
+            args = (self._spec.seat, self._attempt, self._spec.node, n, ticket, LEAVE_S)
+            call = self._index.ask(lambda index: index.begin.remote(*args))
+            if call is None:
+                return None
+            self._asked = call, time.monotonic() + LEAVE_S + SLACK_S
+        call, deadline = self._asked
+        ready, _ = ray.wait([call], timeout=SLICE_S)
+        if not ready and time.monotonic() < deadline:
+            return None
+        self._asked = None
+        leave = self._index.ask(lambda index: ray.get(call, timeout=0))
         return None if leave is None else (leave.version, leave.at_least)
 
     def weights(self, policies: Mapping[str, Policy], version: int, at_least: int) -> int | None:
