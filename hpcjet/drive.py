@@ -27,6 +27,7 @@ WORKLOADS = {
     "noop": "hpcjet.noop:NoopWorkload",
     "doctor": "hpcjet.doctor.workload:DoctorWorkload",
     "serve": "hpcjet.serve.workload:ServeWorkload",
+    **dict.fromkeys(("formation", "gymnasium", "pettingzoo"), "hpcjet.swarm.workload:SwarmWorkload"),
     **dict.fromkeys(("ray", "mpi", "torchrun"), "hpcjet.command.workload:CommandWorkload"),
 }
 """Experiment -> the class of its workload, imported when it is run."""

@@ -131,7 +131,8 @@ def deal(seats: Iterable[str], rooms: Mapping[str, int], standing: Mapping[str, 
 
 def moves(standing: Mapping[str, str], rooms: Mapping[str, int]) -> dict[str, str]:
     """Seats that should go to another node, since theirs has more than it has room for and others have room."""
-    now, found = dict(standing), {}
+    now: dict[str, str] = dict(standing)
+    found: dict[str, str] = {}
     while True:
         used = Counter(now.values())
         crowded = [node for node in rooms if used[node] > rooms[node]]

@@ -1,0 +1,152 @@
+"""The learners of a training, as the driver sees them: started, watched, and started again from a checkpoint."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from hpcjet.config.swarm.exp import SwarmConfig
+from hpcjet.errors import WorkloadError
+from hpcjet.swarm.checkpoints import newest_checkpoint, versions
+from hpcjet.swarm.checkpoints.checkpoint import Checkpoint
+from hpcjet.swarm.driver.losses import Losses
+from hpcjet.swarm.form import Form
+from hpcjet.swarm.learners import LearnerSpec, RankError
+from hpcjet.swarm.learners.chief import form_of
+from hpcjet.swarm.learners.group import LearnerGroup
+from hpcjet.swarm.placement import Learners, Needs, Node, place_learners
+from hpcjet.swarm.row import Row
+from hpcjet.swarm.watch import SwarmFiles
+
+_log = logging.getLogger(__name__)
+MAX_FAILURES = 3
+"""Generations that may end one after the other without an update."""
+LEAVE_S = 60.0
+"""So long learners may take to stop where one is on a node that drains."""
+
+
+class Learning:
+    """One generation of learners after the other."""
+
+    def __init__(
+        self, exp: SwarmConfig, form: Form, files: SwarmFiles, losses: Losses, *, seed: int, servers: tuple[str, ...]
+    ) -> None:
+        self._exp, self._losses = exp, losses
+        self.spec = LearnerSpec(
+            policies=form.policies, fragments={}, checkpoints=files.checkpoints, policy=exp.policy,
+            learner=exp.learner, backend=exp.backend, seed=seed, servers=servers, compression=exp.pool.compression,
+            checkpoint_every=exp.checkpoint_every, updates=exp.updates, agent_steps=exp.agent_steps,
+        )  # fmt: skip
+        self._group: LearnerGroup | None = None
+        self._placed: Learners | None = None
+        self._gpus = False
+        self._generation = 0
+        self._failures = 0
+        self._runs = False
+        self._rows: list[Row] = []
+        self._told = 0
+        """Rows so far."""
+        self.version = 0
+        self.done = False
+        self.doing = ""
+
+    @property
+    def placed(self) -> Learners:
+        assert self._placed is not None, "placed at the start"
+        return self._placed
+
+    @property
+    def places(self) -> list[str]:
+        """Ray's ids of the nodes that learners are on."""
+        return [] if self._placed is None else list(dict.fromkeys(self._placed.ranks))
+
+    def newest(self) -> Checkpoint | None:
+        """What there is to go on from. Raises WorkloadError for a checkpoint that does not fit."""
+        try:
+            return newest_checkpoint(self.spec.checkpoints, form_of(self.spec))
+        except ValueError as error:  # a ConfigError; but nothing is wrong with the request
+            raise WorkloadError(str(error)) from error
+
+    def place(self, nodes: Sequence[Node], needs: Needs) -> Learners:
+        """Where the next generation will be. Raises BootstrapError without nodes."""
+        self._placed = place_learners(nodes, needs)
+        ranks = set(self._placed.ranks)
+        self._gpus = all(node.gpus for node in nodes if node.node_id in ranks)
+        return self._placed
+
+    def start(self, spec: LearnerSpec) -> None:
+        """The first generation of this start. Raises WorkloadError if it does not come up."""
+        self.spec, self._group = spec, LearnerGroup(spec)
+        self._begin()
+
+    def look(self, nodes: Sequence[Node], needs: Needs) -> None:
+        """See how they do; start again those that died. Raises WorkloadError for what starting again does not mend."""
+        assert self._group is not None
+        if not self._runs:
+            self.place(nodes, needs)
+            self._begin()
+            return
+        status = self._group.status()
+        self._take(status.rows)
+        self.version, self.done = status.version, status.done
+        self.doing = status.doing[0] if status.doing else ""
+        if status.error:
+            self._failed(status.error, fatal=status.fatal, lost=self._group.lost_ranks())
+
+    def leave(self, nodes: Sequence[Node], needs: Needs) -> None:
+        """Go on elsewhere, from a checkpoint made now."""
+        if self._group is None or not self._runs:
+            return
+        self._take(self._group.stop(LEAVE_S).rows)
+        self._runs = False
+        self.place(nodes, needs)
+        self._begin()
+
+    def stop(self, timeout_s: float) -> None:
+        """At a safe point, with a checkpoint."""
+        if self._group is None or not self._runs:
+            return
+        status = self._group.stop(timeout_s)
+        self._take(status.rows)
+        self._runs = False
+        if status.error:
+            _log.warning("%s; the run goes on from the checkpoint before", status.error)
+
+    def take_rows(self) -> list[Row]:
+        rows, self._rows = self._rows, []
+        return rows
+
+    def _begin(self) -> None:
+        assert self._group is not None
+        placed = self.placed
+        began = time.monotonic()
+        try:
+            self._group.start(placed.ranks, self._generation, threads=placed.threads, gpus=self._gpus)
+            self._runs = True
+            _log.info("learners, generation %d, in %.1f s", self._generation, time.monotonic() - began)
+        except RankError as error:
+            self._failed(str(error), fatal=False, lost=[])
+        finally:
+            self._generation += 1
+
+    def _failed(self, why: str, *, fatal: bool, lost: Sequence[int]) -> None:
+        self._runs = False
+        self._failures += 1
+        if fatal:
+            raise WorkloadError(why)
+        if self._failures >= MAX_FAILURES:
+            raise WorkloadError(f"learners ended {self._failures} times without an update, the last time: {why}")
+        saved = max(versions(self.spec.checkpoints), default=0)
+        again = max(0, self.version - saved) * sum(self.spec.fragments.values())
+        _log.warning("learners ended: %s; they go on from version %d", why, saved)
+        what = " and ".join(f"learner rank {rank}" for rank in lost) or f"the learners ({why})"
+        self._losses.lost(what, self._more_rows(), fragments=again)
+
+    def _more_rows(self) -> Callable[[], bool]:
+        before = self._told
+        return lambda: self._told > before
+
+    def _take(self, rows: Sequence[Mapping[str, float | str]]) -> None:
+        if rows:
+            self._failures = 0
+        self._told += len(rows)
+        self._rows += [dict(row) for row in rows]

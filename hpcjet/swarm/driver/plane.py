@@ -1,0 +1,222 @@
+"""The data plane on the nodes: index, servers, and on each node a cache and a pool."""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from hpcjet.config.swarm.exp import SwarmConfig
+from hpcjet.config.swarm.pool import Mode
+from hpcjet.config.swarm.staleness import StalenessConfig
+from hpcjet.errors import HpcjetError
+from hpcjet.swarm.actors import ActorGone, get_actor, lost_errors, start_actor
+from hpcjet.swarm.driver.answers import no_answer
+from hpcjet.swarm.driver.losses import Losses
+from hpcjet.swarm.placement import Learners, Node, place_standby
+from hpcjet.swarm.pool.actors import start_index, start_pool
+from hpcjet.swarm.weights.actors import BOOK, ServerActor, start_cache, start_servers
+
+_log = logging.getLogger(__name__)
+ANSWER_S = 20.0
+"""So long one part may take to answer; it is on the way to be started again otherwise."""
+ENDS_S = 60.0
+AT_ONCE = 32
+"""Nodes on which actors are started at a time."""
+SERVERS = ("swarm-ps-0", "swarm-ps-1")
+LOOK_S = 1.0
+
+
+class Plane:
+    """Started once; nodes come and go."""
+
+    def __init__(self, exp: SwarmConfig, head: str, losses: Losses) -> None:
+        """`head`: Ray's id of the head's node."""
+        self._exp, self._head, self._losses = exp, head, losses
+        self._on: dict[str, Node] = {}
+        self._servers: dict[str, str] = {}
+        """Name -> Ray's id of the node."""
+        self._pool_at: str | None = None
+        """The node of the only pool, where that is central."""
+        self._pids: dict[str, int] = {}
+        self._asked: dict[str, tuple[Any, float]] = {}
+        self._statuses: dict[str, Any] = {}
+        self._held: dict[str, dict[str, Any]] = {}
+        """What each pool said last."""
+        self._again = 0.0
+        self.index: Any = None
+
+    @property
+    def servers(self) -> tuple[str, str]:
+        return SERVERS
+
+    def start(
+        self, nodes: Sequence[Node], learners: Learners, staleness: StalenessConfig, *, seed: int, seats: Sequence[str]
+    ) -> None:
+        """All of it. Raises what Ray raises of a node that is lost meanwhile."""
+        if self._exp.pool.mode is Mode.central:
+            self._pool_at = learners.ranks[0]
+        self.index = start_index(self._head, self._exp.pool, staleness, seed=seed, seats=seats)
+        start_servers(self._exp.weights, head=self._head, primary=learners.primary, standby=learners.standby)
+        self._servers = dict(zip(SERVERS, (learners.primary, learners.standby), strict=True))
+        self.add(nodes)
+
+    def add(self, nodes: Sequence[Node]) -> None:
+        """Pools and caches of nodes that came; one that is lost at once is found to be so by who looks at nodes."""
+        with ThreadPoolExecutor(max_workers=max(1, min(AT_ONCE, len(nodes)))) as threads:
+            list(threads.map(self._add, nodes))
+
+    def cache(self, node_id: str) -> str:
+        return cache_name(self._on[node_id])
+
+    def pool(self, node_id: str) -> str:
+        """Where who acts on this node puts what it did."""
+        return pool_name(self._on[self._pool_at or node_id])
+
+    @property
+    def caches(self) -> list[str]:
+        return [cache_name(node) for node in self._on.values()]
+
+    @property
+    def pools(self) -> list[str]:
+        return [pool_name(node) for node in self._on.values() if self._pool_at in (None, node.node_id)]
+
+    def remove(self, node: Node, nodes: Sequence[Node], primary: Node) -> int:
+        """A node is gone, or is to be given back: what is left moves. How many fragments are lost.
+
+        `primary` is the node that the other server should be far from.
+        """
+        self._on.pop(node.node_id, None)
+        for name in (cache_name(node), pool_name(node)):
+            self._pids.pop(name, None)
+            self._asked.pop(name, None)
+            end_actor(name, wait=False)
+        lost = self.ask(lambda: self.index.node_lost.remote(node.name)) or 0
+        for name in [name for name, at in self._servers.items() if at == node.node_id]:
+            self._replace(name, nodes, primary)
+        if self._pool_at == node.node_id:
+            self._pool_at = primary.node_id
+            self._add(primary)
+        return int(lost)
+
+    def holds(self, node: Node) -> bool:
+        """Whether its pool has fragments that may still be learned from."""
+        status = self.ask(lambda: get_actor(pool_name(node)).status.remote(), wait_s=5.0)
+        return bool(status and status["fragments"])
+
+    def pool_statuses(self) -> list[dict[str, Any]]:
+        """Of the pools that answered since they were asked last, which this does again."""
+        import ray
+
+        for name in self.pools:
+            call = self._statuses.pop(name, None)
+            if call is not None and ray.wait([call], timeout=0)[0]:
+                try:
+                    self._held[name] = ray.get(call)
+                    call = None
+                except no_answer():
+                    call = None
+            try:
+                self._statuses[name] = call or get_actor(name).status.remote()
+            except lost_errors():
+                continue
+        self._held = {name: self._held[name] for name in self.pools if name in self._held}
+        return list(self._held.values())
+
+    def source_lost(self, seat: str) -> int:
+        """How many fragments its host had begun."""
+        return int(self.ask(lambda: self.index.source_lost.remote(seat)) or 0)
+
+    def ask(self, call: Callable[[], Any], *, wait_s: float = ANSWER_S) -> Any:
+        """The answer of an actor; None if it is away just now."""
+        import ray
+
+        try:
+            return ray.get(call(), timeout=wait_s)
+        except no_answer() as error:
+            _log.warning("no answer: %s", str(error).partition("\n")[0])
+            return None
+
+    def look(self, again: Callable[[], Callable[[], bool]]) -> None:
+        """See which processes Ray started again, each second; `again()` makes the sign that experience flows again."""
+        import ray
+
+        for name, (call, since) in list(self._asked.items()):
+            if not ray.wait([call], timeout=0)[0]:
+                if time.monotonic() > since + ENDS_S:
+                    del self._asked[name]
+                continue
+            del self._asked[name]
+            try:
+                pid = int(ray.get(call))
+            except no_answer():
+                continue
+            if name in self._pids and self._pids[name] != pid:
+                self._losses.lost(f"the process of {name}", again())
+            self._pids[name] = pid
+        if time.monotonic() > self._again:
+            self._again = time.monotonic() + LOOK_S
+            self._ask_pids()
+
+    def _ask_pids(self) -> None:
+        for name in ("swarm-index", BOOK, *SERVERS, *self.caches, *self.pools):
+            if name not in self._asked:
+                try:
+                    self._asked[name] = get_actor(name).__ray_call__.remote(_pid), time.monotonic()
+                except lost_errors():
+                    continue
+
+    def _add(self, node: Node) -> None:
+
+        self._on[node.node_id] = node
+        try:
+            start_cache(node.node_id, cache_name(node), SERVERS, self._exp.cache)
+            if self._pool_at in (None, node.node_id):
+                start_pool(node.node_id, pool_name(node), node.name, self._exp.pool)
+        except no_answer() as error:
+            _log.warning("%s: cache or pool did not start: %s", node.name, str(error).partition("\n")[0])
+
+    def _replace(self, name: str, nodes: Sequence[Node], other: Node) -> None:
+        """A server whose node is gone begins empty elsewhere and follows the other one."""
+        partner = next(each for each in SERVERS if each != name)
+        at = next((node for node in nodes if node.node_id == self._servers[partner]), other)
+        node = place_standby(nodes, at)
+        end_actor(name)
+        self._pids.pop(name, None)
+        self._asked.pop(name, None)
+        made = start_actor(ServerActor, name, node.node_id, name, partner, self._exp.weights)
+        made.start.remote()
+        self._servers[name] = node.node_id
+        _log.info("parameter server %s is now on %s", name, node.name)
+
+
+def cache_name(node: Node) -> str:
+    return f"swarm-cache-{node.name}"
+
+
+def pool_name(node: Node) -> str:
+    return f"swarm-pool-{node.name}"
+
+
+def end_actor(name: str, *, wait: bool = True) -> None:
+    """End an actor for good, and free its name. Raises HpcjetError if that takes too long."""
+    import ray
+
+    deadline = time.monotonic() + ENDS_S
+    while True:
+        try:
+            ray.kill(get_actor(name), no_restart=True)
+        except ActorGone:
+            return
+        except lost_errors():
+            pass
+        if not wait:
+            return
+        if time.monotonic() > deadline:
+            raise HpcjetError(f"{name} does not end in {ENDS_S:g} s; see whether its node answers")
+        time.sleep(0.05)
+
+
+def _pid(_actor: object) -> int:
+    return os.getpid()

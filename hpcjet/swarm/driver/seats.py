@@ -1,0 +1,245 @@
+"""The seats of a training, and the world hosts that run them."""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpcjet.errors import ConfigError, WorkloadError, WorldError
+from hpcjet.rundir import atomic_write
+from hpcjet.swarm.driver.answers import no_answer
+from hpcjet.swarm.driver.losses import Losses
+from hpcjet.swarm.driver.plane import Plane
+from hpcjet.swarm.hosts import HostSpec, HostState, HostStatus
+from hpcjet.swarm.hosts.actor import end_host, start_host
+from hpcjet.swarm.vector import Episode
+from hpcjet.swarm.watch import SeatFacts
+
+_log = logging.getLogger(__name__)
+STATUS_S = 1.0
+MAX_FAILURES = 3
+"""Attempts of a seat that may end one after the other without a fragment."""
+BACK_OFF_S = (0.0, 1.0, 5.0)
+STOP_S = 10.0
+"""So long hosts may take to stop, at the end or on a node that drains."""
+
+
+@dataclass
+class Seat:
+    """One seat, and what there is of it."""
+
+    name: str
+    first_world: int
+    worlds: int
+    attempt: int = 0
+    """Of the host that runs, or of the next one."""
+    node_id: str = ""
+    """Empty where no host runs."""
+    actor: Any = None
+    run: Any = None
+    """Ends when the host does."""
+    asked: Any = None
+    status: HostStatus | None = None
+    fragments_before: int = 0
+    """Of earlier attempts."""
+    agent_steps_before: int = 0
+    failures: int = 0
+    """Attempts that ended without a fragment, one after the other."""
+    not_before: float = 0.0
+    state: HostState | None = None
+    """Where the next attempt goes on from."""
+    faults: int = 0
+
+    @property
+    def fragments(self) -> int:
+        return self.fragments_before + (self.status.fragments if self.status else 0)
+
+    @property
+    def agent_steps(self) -> int:
+        return self.agent_steps_before + (self.status.agent_steps if self.status else 0)
+
+
+@dataclass
+class Told:
+    """What hosts told since the last time it was taken."""
+
+    episodes: list[Episode] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+
+class Seats:
+    """Starts hosts where they are told to, and again where they died."""
+
+    def __init__(self, spec: Callable[[Seat], HostSpec], plane: Plane, losses: Losses, layout: Path) -> None:
+        """`spec` makes what a host is told, for the node that its seat has; `layout` is the file of the seats."""
+        self._spec, self._plane, self._losses, self._layout = spec, plane, losses, layout
+        self.all: dict[str, Seat] = {}
+        self.told = Told()
+        self._asked_at = 0.0
+
+    @property
+    def standing(self) -> dict[str, str]:
+        """Seat -> node, of those that have a host."""
+        return {seat.name: seat.node_id for seat in self.all.values() if seat.node_id}
+
+    @property
+    def waiting(self) -> list[Seat]:
+        """Those that need a host now."""
+        now = time.monotonic()
+        return [seat for seat in self.all.values() if not seat.node_id and seat.not_before <= now]
+
+    @property
+    def fragments(self) -> int:
+        return sum(seat.fragments for seat in self.all.values())
+
+    def add(self, dealt: Sequence[tuple[int, int]], *, attempt: int = 0) -> list[str]:
+        """New seats with these worlds (first, number); their names."""
+        names = []
+        for first_world, worlds in dealt:
+            name = f"seat-{len(self.all):04}"
+            self.all[name] = Seat(name, first_world, worlds, attempt=attempt)
+            names.append(name)
+        return names
+
+    def load(self, states: Mapping[str, HostState]) -> None:
+        """The seats of an earlier start, each with the next attempt; `states` are where they go on from."""
+        for each in json.loads(self._layout.read_text()):
+            seat = Seat(each["name"], each["first_world"], each["worlds"], attempt=each["attempt"] + 1)
+            seat.state = states.get(seat.name)
+            self.all[seat.name] = seat
+
+    def start(self, placed: Mapping[str, str]) -> None:
+        """Hosts for these seats on these nodes (Ray's ids)."""
+        for name, node_id in placed.items():
+            seat = self.all[name]
+            seat.node_id, seat.status, seat.asked = node_id, None, None
+            seat.actor = start_host(node_id, self._spec(seat), seat.attempt, state=seat.state)
+            seat.run = seat.actor.run.remote()
+        if placed:
+            self._keep()
+
+    def look(self) -> None:
+        """See which hosts ended, and ask the others how they do.
+
+        Raises ConfigError or WorldError for worlds that cannot be begun, WorkloadError for a host that dies again and
+        again.
+        """
+        import ray
+
+        runs = {seat.run: seat for seat in self.all.values() if seat.node_id}
+        done, _ = ray.wait(list(runs), num_returns=len(runs), timeout=0) if runs else ([], [])
+        for run in done:
+            self._ended(runs[run])
+        self._take()
+        if time.monotonic() > self._asked_at + STATUS_S:
+            self._asked_at = time.monotonic()
+            for seat in self.all.values():
+                if seat.node_id and seat.asked is None:
+                    seat.asked = seat.actor.status.remote()
+
+    def on(self, node_id: str) -> list[Seat]:
+        return [seat for seat in self.all.values() if seat.node_id == node_id]
+
+    def take_off(self, seats: Iterable[Seat], *, tell: bool = True) -> int:
+        """These have no host any more, and wait for another with the next attempt; how many fragments were begun."""
+        lost = 0
+        for seat in seats:
+            seat.fragments_before, seat.agent_steps_before = seat.fragments, seat.agent_steps
+            seat.node_id, seat.actor, seat.run, seat.asked, seat.status = "", None, None, None, None
+            seat.attempt += 1
+            seat.state = None
+            if tell:
+                lost += self._plane.source_lost(seat.name)
+        return lost
+
+    def stop(self, seats: Iterable[Seat]) -> None:
+        """End their hosts, which get a little time to do so by themselves."""
+        import ray
+
+        these = [seat for seat in seats if seat.node_id]
+        for seat in these:
+            seat.actor.stop.remote()
+        runs = [seat.run for seat in these]
+        if runs:
+            ray.wait(runs, num_returns=len(runs), timeout=STOP_S)
+        for seat in these:
+            end_host(seat.name)
+
+    def again(self, seats: Sequence[Seat]) -> Callable[[], bool]:
+        """The sign that one of these has given a fragment that it had not then."""
+        before = {seat.name: seat.fragments for seat in seats}
+        return lambda: any(self.all[name].fragments > number for name, number in before.items())
+
+    def facts(self, name_of: Callable[[str], str]) -> list[SeatFacts]:
+        return [
+            SeatFacts(
+                seat=seat.name, node=name_of(seat.node_id) if seat.node_id else "", worlds=seat.worlds,
+                attempts=seat.attempt + 1, fragments=seat.fragments, agent_steps=seat.agent_steps,
+                agent_steps_per_s=seat.status.agent_steps_per_s if seat.status else 0.0,
+                shares=_shares(seat.status), faults=seat.faults,
+            )
+            for seat in self.all.values()
+        ]  # fmt: skip
+
+    def take_told(self) -> Told:
+        told, self.told = self.told, Told()
+        return told
+
+    def _take(self) -> None:
+        import ray
+
+        asked = {seat.asked: seat for seat in self.all.values() if seat.asked is not None}
+        done, _ = ray.wait(list(asked), num_returns=len(asked), timeout=0) if asked else ([], [])
+        for call in done:
+            seat = asked[call]
+            seat.asked = None
+            try:
+                status: HostStatus = ray.get(call)
+            except no_answer():
+                continue
+            seat.status = status
+            if status.fragments:
+                seat.failures = 0
+            self.told.episodes += status.episodes
+            self.told.faults += status.faults
+            seat.faults += len(status.faults)
+
+    def _ended(self, seat: Seat) -> None:
+        import ray
+
+        try:
+            ray.get(seat.run)
+            why: BaseException = WorkloadError("it stopped without being told to")
+        except ray.exceptions.RayTaskError as error:
+            why = error.cause if isinstance(error.cause, BaseException) else error
+        except no_answer() as error:
+            why = error
+        if isinstance(why, ConfigError):
+            raise WorkloadError(f"{seat.name}: {why}")
+        text = f"{type(why).__name__}: {str(why).strip().partition(chr(10))[0]}"
+        if not (seat.status and seat.status.fragments):
+            seat.failures += 1
+        if seat.failures >= MAX_FAILURES:
+            raise WorkloadError(
+                f"{seat.name} (worlds {seat.first_world} to {seat.first_world + seat.worlds - 1}) ended "
+                f"{seat.failures} times without a fragment, the last time with {text}"
+            ) from (why if isinstance(why, WorldError) else None)
+        seat.not_before = time.monotonic() + BACK_OFF_S[min(seat.failures, len(BACK_OFF_S) - 1)]
+        lost = self.take_off([seat])
+        self._losses.lost(f"the host of {seat.name} ({text})", self.again([seat]), fragments=lost)
+
+    def _keep(self) -> None:
+        data = [
+            {"name": seat.name, "first_world": seat.first_world, "worlds": seat.worlds, "attempt": seat.attempt}
+            for seat in self.all.values()
+        ]
+        self._layout.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(self._layout, json.dumps(data))
+
+
+def _shares(status: HostStatus | None) -> dict[str, float] | None:
+    total = sum(status.seconds.values()) if status else 0.0
+    return {name: seconds / total for name, seconds in status.seconds.items()} if status and total else None
