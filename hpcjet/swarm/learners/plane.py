@@ -35,13 +35,9 @@ class RayPlane:
         return fetch(sample, self._spec.compression)
 
     def recover(self, version: int, state: Mapping[str, Any] | None) -> None:
-        def once(index: Any) -> None:
-            # An index that is there knows more than a checkpoint: what came in since, and who tries how often.
-            ready = _get(index.status.remote())["ready"]
-            given = None if ready or state is None else {**state, "attempts": {}}
-            _get(index.recover.remote(version, given))
-
-        self._ask(once)
+        # Seats count their attempts anew in a new run of a cluster; one that lives on knows them.
+        given = None if state is None else {**state, "attempts": {}}
+        self._ask(lambda index: _get(index.recover.remote(version, given)))
 
     def sample(self, policy: str, n: int) -> Sample | None:
         try:
