@@ -10,8 +10,9 @@ from hpcjet.swarm.fragment import Fragment
 from hpcjet.swarm.learning.batch import Batch, batch_of
 from hpcjet.swarm.learning.ranks import ALONE, Ranks, everyones
 from hpcjet.swarm.torch_backend.learner import TorchLearner, node_of_places
+from hpcjet.swarm.torch_backend.packing import Packed
 from hpcjet.swarm.torch_backend.policy import TorchPolicy
-from hpcjet.swarm.torch_backend.written import Packed, WrittenOut, packed
+from hpcjet.swarm.torch_backend.written import WrittenOut
 from hpcjet.swarm.vector import Ints
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ class PPOLearner(TorchLearner):
             if self._written is None:
                 self._by_autograd(parts, batch.index, counts)
             else:
-                self._by_formulas(self._written, packed(parts, self.policy.tensor(batch.index)), counts)
+                samples = self._written.packing.of(parts, self.policy.tensor(batch.index))
+                self._by_formulas(self._written, samples, counts)
         self.policy.version += 1
         return {**self.metrics(), "samples": float(sum(counts))}
 

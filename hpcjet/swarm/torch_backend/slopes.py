@@ -5,6 +5,7 @@ Numbers stand by feature: outputs [O, n], actions [A, n].
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -45,10 +46,11 @@ class Loss:
         self._log_prob = torch.empty(n)
 
     def slope(
-        self, mean: "Tensor", value: "Tensor", log_std: "Tensor", s: Samples, total: float,
-        to_mean: "Tensor", to_value: "Tensor", to_std: "Tensor",
+        self, outs: "Sequence[Tensor]", log_std: "Tensor", s: Samples, total: float, slopes: "Sequence[Tensor]",
+        to_std: "Tensor",
     ) -> None:  # fmt: skip
-        """Fill `terms` and the gradients by `mean` [O, n] and `value` [n]; add to that by `log_std`."""
+        """Fill `terms` and the gradients by `outs`: means [O, n] and values [1, n]; add to that by `log_std`."""
+        (mean, value), (to_mean, to_value) = outs, slopes
         parts = self._parts(mean, log_std, s, to_mean)
         by_log_prob = self._surrogate(s, total)
         by_entropy = -self.config.entropy_coefficient / total
@@ -58,7 +60,7 @@ class Loss:
             if isinstance(part, _Real):
                 to_std[real : real + part.columns] += part.to_std
                 real += part.columns
-        self._value(value, s, total, to_value)
+        self._value(value[0], s, total, to_value[0])
 
     def _parts(self, mean: "Tensor", log_std: "Tensor", s: Samples, to_mean: "Tensor") -> "list[_Real | _Choice]":
         """Each part of an action; their log-probabilities and entropies are added up."""

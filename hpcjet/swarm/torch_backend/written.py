@@ -1,96 +1,25 @@
 """The gradients of PPO without autograd: rows are gathered once, go through both networks and back in small shares.
 
-The same numbers whatever the number of threads: a minibatch is cut into lanes and shares by its length alone, each lane
+The same bits whatever the number of threads: a minibatch is cut into shares and lanes by its length alone, each lane
 adds up its own shares in order, and the lanes are added up in order.
 """
 
-from dataclasses import dataclass
-from threading import local
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hpcjet.config.swarm.learner import LearnerConfig
 from hpcjet.swarm.torch_backend.lanes import Lanes
-from hpcjet.swarm.torch_backend.networks import Layers, Networks, Pass, share_rows
+from hpcjet.swarm.torch_backend.networks import Layers, Networks, Pass, edges
+from hpcjet.swarm.torch_backend.packing import Packed, Packing
 from hpcjet.swarm.torch_backend.policy import TorchPolicy
+from hpcjet.swarm.torch_backend.rooms import Rooms
 from hpcjet.swarm.torch_backend.slopes import NOTED, Loss, Samples
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 MOST_LANES = 16
-EVEN = 4
-"""Shares come in multiples of this, so that 2 or 4 threads have equal work."""
-MOST_ROOMS = 4
-"""Sizes of shares that a thread keeps room for."""
-
-
-@dataclass
-class Packed:
-    """n samples side by side: a row is gathered in one go."""
-
-    rows: "Tensor"
-    """[n, C]: observation, 1, action, log-probability, advantage, return, value."""
-    mask: "Tensor | None"
-    """[n, M]"""
-    state: "Tensor | None"
-    """[K, S]"""
-    state_of: "Tensor | None"
-    """[n], places in `state`."""
-
-
-def packed(parts: "dict[str, Tensor]", index: "Tensor") -> Packed:
-    """Those samples of a batch."""
-    import torch
-
-    observation, action = parts["observation"], parts["action"]
-    width, columns = observation.shape[1], action.shape[1]
-    rows = torch.empty(len(index), width + columns + 5)
-    all_of_them = len(index) == len(observation)
-
-    def put(at: slice | int, part: "Tensor") -> None:
-        rows[:, at] = part if all_of_them else part.index_select(0, index)
-
-    put(slice(0, width), observation)
-    rows[:, width] = 1.0
-    put(slice(width + 1, width + 1 + columns), action)
-    for place, name in enumerate(("log_prob", "advantage", "returns", "value"), width + 1 + columns):
-        put(place, parts[name])
-    mask, state_of = parts.get("action_mask"), parts.get("state_of")
-    return Packed(
-        rows,
-        None if mask is None else mask.index_select(0, index),
-        parts.get("state"),
-        None if state_of is None else state_of.index_select(0, index),
-    )
-
-
-class _Room:
-    """All that a share of n rows needs, once for each thread."""
-
-    def __init__(self, networks: Networks, policy: TorchPolicy, config: LearnerConfig, n: int, columns: int) -> None:
-        import torch
-
-        self.walk, self.loss = Pass(networks, n), Loss(policy.spec.actions, config, n)
-        self.rows = torch.empty(n, columns)
-        self.seen, self._rest = self.rows[:, : networks.observation + 1], self.rows[:, networks.observation + 1 :].t()
-        self.rest = torch.empty(self._rest.shape)
-        actions = policy.spec.actions.columns
-        log_prob, advantage, returns, value = self.rest[actions:]
-        self.samples = Samples(self.rest[:actions], log_prob, advantage, returns, value, None)
-
-    def gather(self, samples: Packed, chosen: "Tensor") -> "Tensor | None":
-        """Take these rows in; answers with the global state of each, if there is one."""
-        import torch
-
-        torch.index_select(samples.rows, 0, chosen, out=self.rows)
-        self.rest.copy_(self._rest)
-        if samples.mask is not None:
-            self.samples.mask = samples.mask.index_select(0, chosen).t()
-        if samples.state is None or samples.state_of is None:
-            return None
-        return samples.state.index_select(0, samples.state_of.index_select(0, chosen))
 
 
 class WrittenOut:
@@ -99,17 +28,18 @@ class WrittenOut:
     def __init__(self, policy: TorchPolicy, config: LearnerConfig) -> None:
         import torch
 
-        spec, form = policy.spec, policy.config
-        self.policy, self.config = policy, config
-        self.networks = Networks(policy.modules, form.hidden, form.activation, spec.observation_size, spec.state_size)
-        self.share = min(share_rows(form.hidden), config.microbatch or config.minibatch)
-        self._lanes, self._own = Lanes(), local()
-        self._sums: list[Tensor] = []
-        self._layers: list[Layers] = []
+        spec, form, modules = policy.spec, policy.config, policy.modules
+        self.policy, self.config, self.lanes = policy, config, Lanes()
+        self.networks = Networks(
+            [modules["actor"], modules["critic"]], form.hidden, form.activation, spec.observation_size, spec.state_size
+        )
+        self.packing = Packing(self.lanes)
+        self._rooms = Rooms(lambda rows: _Room(self.networks, policy, config, rows))
+        self._sums: list[tuple[Tensor, Layers]] = []
         self._parameters = [*self.networks.parameters, policy.log_std]
         self.gradient = torch.zeros(self.networks.size + policy.log_std.numel())
         """By all parameters, as one vector, which ranks add up."""
-        self._views = [*self.networks.split(self.gradient), self.gradient[self.networks.size :]]
+        self._views = [*self._layers(self.gradient).parts(), self.gradient[self.networks.size :]]
 
     def backward(self, samples: Packed, chosen: "Tensor", total: float) -> "dict[str, Tensor]":
         """Fill `gradient` with that of these rows, their part of a minibatch of `total`; what `losses` notes."""
@@ -119,20 +49,18 @@ class WrittenOut:
         self.gradient.zero_()
         if not len(chosen):
             return {}
-        edges = _edges(len(chosen), self.share)
-        lanes = np.array_split(np.arange(len(edges) - 1), min(len(edges) - 1, MOST_LANES))
-        self._make(len(lanes))
-        for each in self._sums[: len(lanes)]:
-            each.zero_()
+        at = edges(len(chosen), self.networks.hidden, self.config.microbatch)
+        lanes = np.array_split(np.arange(len(at) - 1), min(len(at) - 1, MOST_LANES))
+        sums = self._sums_for(len(lanes))
         std = self.policy.log_std.detach().clone()
 
         def lane(number: int) -> None:
             with torch.inference_mode():
                 for share in lanes[number]:
-                    self._share(samples, chosen[edges[share] : edges[share + 1]], total, std, number)
+                    self._share(samples, chosen[at[share] : at[share + 1]], total, std, *sums[number])
 
-        self._lanes.run(lane, range(len(lanes)))
-        added = torch.stack(self._sums[: len(lanes)]).sum(0)
+        self.lanes.run(lane, range(len(lanes)))
+        added = torch.stack([each for each, _ in sums]).sum(0)
         self.gradient.copy_(added[: -len(NOTED)])
         return dict(zip(NOTED, added[-len(NOTED) :] / total, strict=True))
 
@@ -143,46 +71,62 @@ class WrittenOut:
         norm: Tensor = torch.linalg.vector_norm(self.gradient)
         # As torch.nn.utils.clip_grad_norm_ has it.
         self.gradient.mul_((most / (norm + 1e-6)).clamp_(max=1.0))
+        gradients = []
         for each in self._parameters:
             if each.grad is None:
                 each.grad = torch.empty_like(each)
-        gradients = [each.grad for each in self._parameters]
-        torch._foreach_copy_([*self.networks.split_parameters(gradients[:-1]), gradients[-1]], self._views)
+            gradients.append(each.grad)
+        torch._foreach_copy_([*self.networks.split(gradients[:-1]), gradients[-1]], self._views)
         return norm
 
-    def _make(self, lanes: int) -> None:
-        """Room for what each lane adds up."""
+    def _share(
+        self, samples: Packed, chosen: "Tensor", total: float, std: "Tensor", into: "Tensor", layers: Layers
+    ) -> None:
+        room = self._rooms.of(len(chosen))
+        state = room.gather(samples, chosen)
+        walk, to_std = room.walk, into[self.networks.size : -len(NOTED)]
+        walk.forward(room.seen, state)
+        room.loss.slope(walk.outs, std, room.samples, total, walk.slopes, to_std)
+        walk.back(room.seen, state, layers)
+        into[-len(NOTED) :] += room.loss.terms.sum(1)
+
+    def _sums_for(self, lanes: int) -> "list[tuple[Tensor, Layers]]":
+        """What each lane adds up, 0 at first: its gradient with what is noted, and views of it."""
         import torch
 
         for _ in range(len(self._sums), lanes):
             into = torch.zeros(len(self.gradient) + len(NOTED))
-            self._sums.append(into)
-            self._layers.append(Layers.of(into, self.networks.shapes))
+            self._sums.append((into, self._layers(into)))
+        for into, _ in self._sums[:lanes]:
+            into.zero_()
+        return self._sums[:lanes]
 
-    def _share(self, samples: Packed, chosen: "Tensor", total: float, std: "Tensor", lane: int) -> None:
-        room, into = self._room(len(chosen), samples.rows.shape[1]), self._sums[lane]
-        state = room.gather(samples, chosen)
-        walk = room.walk
-        walk.forward(room.seen, state)
-        room.loss.slope(
-            walk.mean, walk.value[0], std, room.samples, total,
-            walk.slope_mean, walk.slope_value[0], into[self.networks.size : -len(NOTED)],
-        )  # fmt: skip
-        walk.back(room.seen, state, self._layers[lane])
-        into[-len(NOTED) :] += room.loss.terms.sum(1)
-
-    def _room(self, n: int, columns: int) -> _Room:
-        rooms: dict[Any, _Room] = self._own.__dict__
-        if n not in rooms:
-            if len(rooms) >= MOST_ROOMS:
-                rooms.clear()
-            rooms[n] = _Room(self.networks, self.policy, self.config, n, columns)
-        return rooms[n]
+    def _layers(self, flat: "Tensor") -> Layers:
+        return self.networks.layers(flat[: self.networks.size])
 
 
-def _edges(rows: int, most: int) -> list[int]:
-    """Where shares of at most so many rows begin and end."""
-    shares = -(-rows // most)
-    if shares > 1:
-        shares = min(rows, -(-shares // EVEN) * EVEN)
-    return [rows * at // shares for at in range(shares + 1)]
+class _Room:
+    """All that a share of n rows needs."""
+
+    def __init__(self, networks: Networks, policy: TorchPolicy, config: LearnerConfig, n: int) -> None:
+        import torch
+
+        seen, actions = networks.observation + 1, policy.spec.actions.columns
+        self.walk, self.loss = Pass(networks, n, back=True), Loss(policy.spec.actions, config, n)
+        self._rows = torch.empty(n, seen + actions + 4)
+        self.seen, self._rest = self._rows[:, :seen], self._rows[:, seen:].t()
+        self._columns = torch.empty(self._rest.shape)
+        log_prob, advantage, returns, value = self._columns[actions:]
+        self.samples = Samples(self._columns[:actions], log_prob, advantage, returns, value, None)
+
+    def gather(self, samples: Packed, chosen: "Tensor") -> "Tensor | None":
+        """Take these rows in; answers with the global state of each, if there is one."""
+        import torch
+
+        torch.index_select(samples.rows, 0, chosen, out=self._rows)
+        self._columns.copy_(self._rest)
+        if samples.mask is not None:
+            self.samples.mask = samples.mask.index_select(0, chosen).t()
+        if samples.state is None or samples.state_of is None:
+            return None
+        return samples.state.index_select(0, samples.state_of.index_select(0, chosen))

@@ -14,7 +14,7 @@ from hpcjet.swarm.policy.interface import PolicySpec
 from hpcjet.swarm.spaces.layout import ActionLayout, Categorical, Continuous
 from hpcjet.swarm.torch_backend.policy import TorchPolicy
 from hpcjet.swarm.torch_backend.ppo import PPOLearner
-from hpcjet.swarm.torch_backend.written import WrittenOut, packed
+from hpcjet.swarm.torch_backend.written import WrittenOut
 
 BOX = ActionLayout((Continuous((-1.0, -1.0), (1.0, 1.0)),))
 CHOICE = ActionLayout((Categorical(5),))
@@ -71,7 +71,7 @@ def test_as_autograd(
     policy.modules.zero_grad()
 
     written = WrittenOut(policy, learner.config)
-    found = written.backward(packed(parts, torch.arange(PLACES)), chosen, total)
+    found = written.backward(written.packing.of(parts, torch.arange(PLACES)), chosen, total)
     norm = written.give(most=1e9)
     for name, each in policy.modules.named_parameters():
         if name in wanted:
@@ -84,8 +84,8 @@ def test_as_autograd(
 
 def test_clipped_as_torch_clips() -> None:
     policy = policy_with(BOX, False, 0, PolicyConfig(hidden=[16]))
-    written, parts = WrittenOut(policy, LearnerConfig()), packed(samples_for(policy), torch.arange(PLACES))
-    every = torch.arange(PLACES)
+    written, every = WrittenOut(policy, LearnerConfig()), torch.arange(PLACES)
+    parts = written.packing.of(samples_for(policy), every)
     written.backward(parts, every, 10.0)
     written.give(most=1e9)
     torch.nn.utils.clip_grad_norm_(policy.modules.parameters(), 0.5)
@@ -105,7 +105,8 @@ def test_same_bits_on_any_number_of_threads() -> None:
         torch.set_num_threads(threads)
         written = WrittenOut(policy, LearnerConfig(microbatch=8))
         for _ in range(3):
-            written.backward(packed(samples_for(policy), torch.arange(PLACES)), torch.arange(PLACES), float(PLACES))
+            samples = written.packing.of(samples_for(policy), torch.arange(PLACES))
+            written.backward(samples, torch.arange(PLACES), float(PLACES))
             made.append(written.gradient.numpy().tobytes())
         assert torch.get_num_threads() == threads
     assert len(set(made)) == 1
@@ -114,7 +115,7 @@ def test_same_bits_on_any_number_of_threads() -> None:
 def test_a_rank_without_samples_adds_nothing() -> None:
     policy = policy_with(BOX, False, 0, PolicyConfig(hidden=[16]))
     written = WrittenOut(policy, LearnerConfig())
-    samples = packed(samples_for(policy), torch.arange(PLACES))
+    samples = written.packing.of(samples_for(policy), torch.arange(PLACES))
     written.backward(samples, torch.arange(PLACES), 10.0)
     assert written.backward(samples, torch.arange(0), 10.0) == {} and not written.gradient.any()
 
