@@ -1,7 +1,5 @@
 import json
 import os
-import shutil
-import subprocess
 from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -9,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import in_browser
 
 from hpcjet.errors import StoreError
 from hpcjet.rundir import RunDir
@@ -113,25 +112,6 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.text += data
-
-
-def in_browser(page: Path, tmp_path: Path) -> str:
-    """The document as Chromium has it after it ran whatever it would run."""
-    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if browser is None:
-        if os.environ.get("CI") or os.environ.get("HPCJET_REQUIRE_LAB") == "1":
-            pytest.fail("no chromium: install Debian's package of that name")
-        pytest.skip("no chromium")
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
-    flags += [
-        "--disable-background-networking",
-        "--disable-component-update",
-        f"--user-data-dir={tmp_path / 'profile'}",
-    ]
-    done = subprocess.run(
-        [browser, *flags, "--dump-dom", page.as_uri()], capture_output=True, timeout=120, check=True, text=True
-    )
-    return done.stdout
 
 
 def test_hostile_content_is_inert_in_a_browser(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """Event files that TensorBoard shows."""
 
+import contextlib
 import itertools
 import math
 import os
+import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -51,22 +53,29 @@ class EventFiles:
         try:
             if self._writer is None:
                 self._writer = self._open()
-            self._writer.write_event(event)
+            self._writer.write(event.SerializeToString())
             if time.monotonic() > self._flushed + FLUSH_S:
-                self._flushed = time.monotonic()
                 self._writer.flush()
+                self._flushed = time.monotonic()
         except OSError:
-            # Half a record may stand there: TensorBoard reads on in the next file.
-            self._writer = None
+            # Half a record may stand there: TensorBoard reads on in the next file. What is written next is flushed at
+            # once, so that it is known whether there is room again.
+            self._flushed = 0.0
+            with contextlib.suppress(OSError):
+                self.close()
             raise
 
     def _open(self) -> Any:
-        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.record_writer import RecordWriter
 
+        make: Any = RecordWriter
         self._folder.mkdir(parents=True, exist_ok=True)
-        # The name holds whole seconds, and a second file of the same name would take the place of the first.
-        make: Any = EventsWriter
-        return make(str(self._folder / "events"), f".{os.getpid()}.{next(self._numbers)}")
+        # TensorBoard takes files in the order of their names, and by this part of a name for its own.
+        name = f"events.out.tfevents.{time.time():.3f}.{socket.gethostname()}.{os.getpid()}.{next(self._numbers)}"
+        writer = make(str(self._folder / name))
+        events, _ = _protos()
+        writer.write(events.Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
+        return writer
 
 
 def _protos() -> tuple[Any, Any]:

@@ -14,6 +14,7 @@ from hpcjet.errors import ConfigError
 from hpcjet.rundir import atomic_write
 from hpcjet.swarm.acting import Actor
 from hpcjet.swarm.formation.vector import FormationVector
+from hpcjet.swarm.hosts.evaluate import EVALUATION
 from hpcjet.swarm.policy.interface import Policy
 from hpcjet.swarm.policy.routes import routes
 
@@ -58,7 +59,7 @@ class Trajectory:
 def load_trajectory(path: Path) -> Trajectory | None:
     """None if there is none, or none that can be read."""
     try:
-        with np.load(path, allow_pickle=False) as data:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
             returns, dt, version, seed = (float(each) for each in data["facts"])
             found = Trajectory(
                 data["position"], data["held"], data["slots"], returns=returns, dt=dt, version=int(version),
@@ -77,21 +78,21 @@ def record_trajectory(
     policy_map: Mapping[str, str] | None = None,
     agents: int = 0,
     seed: int = 0,
-    world: int = 0,
 ) -> Trajectory:
-    """One greedy episode of the world of this number.
+    """One greedy episode, with seeds that no training has.
 
     `agents`: other than the policy was trained with; 0 for as many. Raises ConfigError if the policies do not fit.
     """
     if agents:
         config = replace(config, agents=agents)
     # A world that ends begins anew in the same step: one step more, and its last moment can be seen.
-    vector = FormationVector(replace(config, steps=config.steps + 1), 1, seed=seed, first_world=world)
+    derived = int(np.random.SeedSequence(seed, spawn_key=(EVALUATION,)).generate_state(1)[0])
+    vector = FormationVector(replace(config, steps=config.steps + 1), 1, seed=derived)
     ways = routes(vector.spec, dict(policy_map or {}))
     missing = {way.policy for way in ways} - policies.keys()
     if missing:
         raise ConfigError(f"the checkpoint has no policy {', '.join(sorted(missing))}: it has {', '.join(policies)}")
-    actor = Actor(vector.spec, ways, policies, seed=seed, with_values=False)
+    actor = Actor(vector.spec, ways, policies, seed=derived, with_values=False)
     turn, core = vector.reset(), vector.core
     moments, held, returns = [core.position[:, :-1].copy()], [core.held], 0.0
     for _ in range(config.steps):
