@@ -5,27 +5,36 @@ BIN = $(VENV)/bin
 # The lab's user cannot run a Python that lies in the home of root.
 SYSTEM = $(shell $(BIN)/python -c 'import sys; print("/usr/bin/python%d.%d" % sys.version_info[:2])')
 
-.PHONY: demo test test-lab test-rest check bench install lab-packages real-engine clean
+.PHONY: demo test test-first test-beside test-lab test-rest test-attack test-alone check bench install lab-packages real-engine clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/hpcjet tasks build debian python3.11
 	@$(BIN)/hpcjet tasks validate --limit 8
 	@$(BIN)/python -m hpcjet.launch +exp=swe
 
-# The lab mostly waits, and has deadlines to keep: what computes runs beside it, as nice as can be, and gets what is left.
-# Attacks look for what is left anywhere on the machine, so they come last, alone,
-# and so do limits in seconds of CPU.
+# One part after the other, each to its end, whatever failed before: one run tells all.
 test: $(VENV)/.installed-dev
-	@$(MAKE) --no-print-directory --jobs=2 real-engine check lab-packages
+	@$(MAKE) --no-print-directory --jobs=1 --keep-going test-first test-beside test-attack test-alone
+
+test-first:
+	@$(MAKE) --no-print-directory --jobs=2 --keep-going real-engine check lab-packages
+
+# The lab mostly waits, and has deadlines to keep: what computes runs beside it, nicer, and gets what is left.
+test-beside:
 	@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=line test-lab test-rest
-	$(BIN)/python -m pytest tests/attack
-	$(BIN)/python -m pytest -m alone tests/unit
 
 test-lab:
-	$(BIN)/python -m pytest tests/lab tests/nfs
+	$(BIN)/python -m pytest --durations=25 tests/lab tests/nfs
 
 test-rest:
-	nice -n 19 $(BIN)/python -m pytest --numprocesses=auto -m "not alone" tests/unit tests/local tests/engine
+	nice -n 10 $(BIN)/python -m pytest --numprocesses=auto -m "not alone" tests/unit tests/local tests/engine
+
+# Attacks look for what is left anywhere on the machine, so they come last, alone, and so do limits in seconds of CPU.
+test-attack:
+	$(BIN)/python -m pytest tests/attack
+
+test-alone:
+	$(BIN)/python -m pytest -m alone tests/unit
 
 lab-packages:
 	@tests/packages.sh
