@@ -30,9 +30,9 @@ class Launched:
 class Login:
     """The lab's user on the login node, with the project installed."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: Lab, *, extras: Sequence[str] = ("swe", "engine")) -> None:
         self.lab = lab
-        self.bin = lab.install(PROJECT) / "bin"
+        self.bin = lab.install(PROJECT, extras=extras) / "bin"
         self.home = Path(lab.user.home)
         self.env: dict[str, str] = {"PATH": f"{self.bin}:/usr/local/bin:/usr/bin:/bin", "COLUMNS": "80"}
 
@@ -211,6 +211,19 @@ def traces(lab: Lab, nodes: Sequence[int]) -> dict[int, list[str]]:
     found = leftovers(lab, list(nodes))
     folders = {node: temp_folders(lab, node) for node in set(nodes) - set(found)}
     return found | {node: names for node, names in folders.items() if names}
+
+
+def wait_until_free(
+    lab: Lab, nodes: Sequence[int], *, timeout_s: float, left: Callable[[Lab, list[int]], object] = traces
+) -> float:
+    """Seconds until nothing is left on the nodes; else the error names what is, and Slurm's word for the jobs."""
+    begin = time.monotonic()
+    while found := left(lab, list(nodes)):
+        if time.monotonic() - begin > timeout_s:
+            jobs = lab.run_as_user(["squeue", "-h", "-o", "%i %T %N %r"]).stdout.splitlines()
+            raise AssertionError(f"after {timeout_s} s there is still {found}; jobs: {jobs}")
+        time.sleep(0.1)
+    return time.monotonic() - begin
 
 
 def temp_folders(lab: Lab, node: int) -> list[str]:

@@ -18,8 +18,8 @@ from launching import (
     sacct,
     start_work,
     state_in_queue,
-    traces,
     wait_for,
+    wait_until_free,
 )
 
 from hpcjet.lab import Lab
@@ -102,7 +102,7 @@ def of(run: RunDir, event: str) -> list[dict[str, Any]]:
 
 
 def nothing_is_left(lab: Lab) -> None:
-    wait_for(lambda: not traces(lab, lab.nodes), timeout_s=15, what="free nodes")
+    wait_until_free(lab, lab.nodes, timeout_s=15)
 
 
 def test_join_before_the_head(lab: Lab, login: Login, folder: Path, workers: Workers) -> None:

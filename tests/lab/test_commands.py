@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launching import Login, leftovers, only_run, sacct, wait_for
+from launching import Login, leftovers, only_run, sacct, wait_for, wait_until_free
 from programs import ALLREDUCE, TRAIN, programs_python
 
 from hpcjet.lab import Lab
@@ -73,7 +73,7 @@ def test_a_program_finds_ray_and_its_exit_code_is_the_jobs(lab: Lab, login: Logi
     assert sacct(login, job)["code"] == "7:0"
     logs = login.hpcjet("logs", done.run.path).output
     assert "output.log" in logs and lines(logs, "hosts")
-    wait_for(lambda: not leftovers(lab, lab.nodes), timeout_s=5, what="an empty node")
+    wait_until_free(lab, lab.nodes, timeout_s=5, left=leftovers)
 
 
 def test_an_mpi_program_runs_on_all_ranks(lab: Lab, login: Login, python: Path, folder: Path) -> None:
@@ -116,7 +116,7 @@ def test_ranks_that_are_cancelled_may_save_their_work(lab: Lab, login: Login, fo
     assert login.hpcjet("cancel", only_run(folder / "runs").path).code == 0
     output = launch.communicate(timeout=60)[0]
     assert launch.returncode == 130, output
-    wait_for(lambda: not leftovers(lab, lab.nodes), timeout_s=15, what="an empty node")
+    wait_until_free(lab, lab.nodes, timeout_s=15, left=leftovers)
     assert time.monotonic() - begin < 30
     assert printed("saved") == 3, output
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launching import AtWork, Login, kill_on, leftovers, only_run, wait_for
+from launching import AtWork, Login, kill_on, leftovers, only_run, wait_for, wait_until_free
 
 from hpcjet.engine.gateway import read_calls
 from hpcjet.engine.install import installed_python
@@ -183,7 +183,7 @@ def test_replicas_and_nodes_may_die_and_no_request_is_lost(lab: Lab, served: Ser
     cancelled = served.work.login.hpcjet("cancel", served.run.path)
     assert cancelled.code == 0, cancelled.output
     served.work.ended(timeout_s=60)
-    wait_for(lambda: not leftovers(lab, lab.nodes), timeout_s=15, what="empty nodes")
+    wait_until_free(lab, lab.nodes, timeout_s=15, left=leftovers)
 
 
 @pytest.mark.timeout(3 * READY_S)
@@ -217,7 +217,7 @@ def test_weights_of_two_replicas_change_at_once_under_load(
     assert all(versions == sorted(versions) and {*versions} == {0, 1, 2} for versions in seen.values()), seen
     # One prompt, no chance, and the same of both replicas: whose weights they were is to be seen.
     assert len(answers[0]) == len(answers[1]) == 1 and answers[0] == answers[2] != answers[1]
-    wait_for(lambda: not leftovers(lab, lab.nodes), timeout_s=30, what="empty nodes")
+    wait_until_free(lab, lab.nodes, timeout_s=30, left=leftovers)
 
 
 @pytest.mark.usefixtures("tasks")
@@ -240,4 +240,4 @@ def test_agents_ask_a_model_of_their_own_nodes(lab: Lab, login: Login, engine: l
         row["instance_id"] for row in map(json.loads, done.run.tasks.read_text().splitlines())
     }
     assert all(each.prompt_ids and each.choices[0]["ids"] for each in calls if not each.error)
-    wait_for(lambda: not leftovers(lab, lab.nodes), timeout_s=15, what="empty nodes")
+    wait_until_free(lab, lab.nodes, timeout_s=15, left=leftovers)

@@ -22,8 +22,8 @@ from launching import (
     sacct,
     start_work,
     state_in_queue,
-    traces,
     wait_for,
+    wait_until_free,
 )
 
 from hpcjet.cluster.state import read_state
@@ -190,7 +190,7 @@ def check(work: AtWork, fault: Fault) -> None:
     nodes, job = work.nodes, work.job
     began = time.monotonic()
     fault.inject(work)
-    wait_for(lambda: not traces(work.lab, nodes), timeout_s=90, what="free nodes")
+    wait_until_free(work.lab, nodes, timeout_s=90)
     free_s = time.monotonic() - began
     ended = work.ended(timeout_s=30)
     answer = sacct(work.login, job, timeout_s=fault.sacct_s)
@@ -218,7 +218,7 @@ def test_scancel_at_any_moment_of_the_boot(login: Login, folder: Path, moment: s
         wait_for(lambda: came(work), timeout_s=30, what=moment)
         job, began = work.job, time.monotonic()
         scancel(work)
-        wait_for(lambda: not traces(work.lab, work.lab.nodes), timeout_s=30, what="free nodes")
+        wait_until_free(work.lab, work.lab.nodes, timeout_s=30)
         free_s = time.monotonic() - began
         ended = work.ended(timeout_s=30)
         record(f"scancel-{moment}", free_s=free_s, launch_s=time.monotonic() - began)
@@ -235,7 +235,7 @@ def test_sigterm_to_the_launch_leaves_the_run(login: Login, folder: Path) -> Non
         assert ended.code == 130 and "The run goes on" in ended.output, ended.output
         work.end_work(7)
         assert sacct(login, work.job)["code"] == "7:0"
-        wait_for(lambda: not traces(work.lab, work.lab.nodes), timeout_s=5, what="free nodes")
+        wait_until_free(work.lab, work.lab.nodes, timeout_s=5)
 
 
 def test_a_full_tmp_is_passed_over(lab: Lab, login: Login, folder: Path) -> None:
@@ -249,7 +249,7 @@ def test_a_full_tmp_is_passed_over(lab: Lab, login: Login, folder: Path) -> None
             assert any("/var/tmp/hj-" in argument for p in lab.processes(1) for argument in p.argv)
             work.end_work()
             assert work.ended(timeout_s=30).code == 0
-            wait_for(lambda: not traces(lab, nodes), timeout_s=5, what="free nodes")
+            wait_until_free(lab, nodes, timeout_s=5)
     finally:
         for node in nodes:
             lab.on_node(node, ["umount", "/tmp"])
@@ -290,7 +290,7 @@ def test_a_run_directory_that_fills_up(lab: Lab, login: Login, folder: Path, sma
         fill(small_disk)
         began = time.monotonic()
         work.end_work()
-        wait_for(lambda: not traces(lab, [1, 2]), timeout_s=30, what="free nodes")
+        wait_until_free(lab, [1, 2], timeout_s=30)
         record("full-run-directory", free_s=time.monotonic() - began)
         ended = work.ended(timeout_s=60)
         assert ended.code == 3, ended.output

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launching import Login, events, interrupt, leftovers, state_in_queue, wait_for
+from launching import Login, events, interrupt, leftovers, state_in_queue, wait_for, wait_until_free
 
 from hpcjet.cluster.state import read_state
 from hpcjet.lab import Lab
@@ -82,7 +82,7 @@ def test_a_heterogeneous_job_is_one_run(lab: Lab, login: Login, root: Path) -> N
     assert (
         "node 0 of 3: n4, 1 CPUs" in logs and "node 2 of 3: n3, 2 CPUs" in logs and "are told differently" not in logs
     )
-    wait_for(lambda: not leftovers(lab, lab.nodes), timeout_s=10, what="empty nodes")
+    wait_until_free(lab, lab.nodes, timeout_s=10, left=leftovers)
 
 
 def test_ray_over_the_components_a_requeue_and_a_cancel(lab: Lab, login: Login, root: Path) -> None:
@@ -102,7 +102,7 @@ def test_ray_over_the_components_a_requeue_and_a_cancel(lab: Lab, login: Login, 
         assert cancelled.code == 0, cancelled.output
         assert launch.wait(timeout=60) == 130
         assert login.run("squeue", "-h", "-t", "PD,R", "-o", "%i", "-n", "hpcjet-ray").output.split() == []
-        wait_for(lambda: not leftovers(lab, lab.nodes), timeout_s=15, what="empty nodes")
+        wait_until_free(lab, lab.nodes, timeout_s=15, left=leftovers)
     finally:
         end(login, root, launch)
 
@@ -130,7 +130,7 @@ def test_nodes_come_in_jobs_of_their_own_and_all_end_with_the_run(lab: Lab, logi
         state = read_state(run.state)
         assert state and state.exit_code == 0
         wait_for(lambda: ended(login, run), timeout_s=30, what="the end of the worker allocations")
-        wait_for(lambda: not leftovers(lab, lab.nodes), timeout_s=15, what="empty nodes")
+        wait_until_free(lab, lab.nodes, timeout_s=15, left=leftovers)
     finally:
         end(login, root, launch)
 

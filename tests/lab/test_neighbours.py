@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from launching import AtWork, Login, sacct, start_work, traces, wait_for
+from launching import AtWork, Login, sacct, start_work, wait_until_free
 
 from hpcjet.cluster.site import RAY_TOKEN
 from hpcjet.lab import Lab
@@ -80,7 +80,7 @@ def test_two_runs_and_a_foreign_ray_on_the_same_nodes(lab: Lab, login: Login, fo
         assert two.ended(timeout_s=30).code == 0
         code, said = ray_status(lab, login, 1, address, "RAY_AUTH_MODE=disabled")
         assert code == 0 and "1 node_" in said, said
-    wait_for(lambda: not traces(lab, lab.nodes), timeout_s=5, what="free nodes")
+    wait_until_free(lab, lab.nodes, timeout_s=5)
 
 
 def test_who_does_not_know_the_secret_is_refused_from_another_node(lab: Lab, login: Login, folder: Path) -> None:
@@ -123,4 +123,4 @@ def test_twenty_jobs_at_once_share_four_nodes(lab: Lab, login: Login, folder: Pa
             said = log.read_text(errors="replace")
             assert "taken by another program" not in said and "was taken; trying others" not in said, log
     assert sorted(found) == sorted(sizes)
-    wait_for(lambda: not traces(lab, lab.nodes), timeout_s=10, what="free nodes")
+    wait_until_free(lab, lab.nodes, timeout_s=10)

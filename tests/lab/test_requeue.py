@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from launching import AtWork, Login, events, recorded, sacct, start_work, state_in_queue, traces, wait_for
+from launching import AtWork, Login, events, recorded, sacct, start_work, state_in_queue, wait_for, wait_until_free
 
 from hpcjet.cluster.state import read_state
 from hpcjet.lab import Lab
@@ -43,7 +43,7 @@ def test_a_head_without_power_the_run_goes_on_after_the_requeue(lab: Lab, login:
         try:
             began = time.monotonic()
             lab.crash(head)
-            wait_for(lambda: not traces(lab, [worker]), timeout_s=30, what="the free worker")
+            wait_until_free(lab, [worker], timeout_s=30)
             free_s = time.monotonic() - began
             start_now(login, work.job)
             wait_for(lambda: begun(work, 1), timeout_s=60, what="the second start")
@@ -146,4 +146,4 @@ def test_a_controller_that_is_away_for_a_minute(lab: Lab, login: Login, folder: 
         assert ended.code == 0, ended.output
         assert "Slurm does not answer; still waiting" in ended.output
         assert sacct(login, job)["code"] == "0:0"
-        wait_for(lambda: not traces(lab, lab.nodes), timeout_s=10, what="free nodes")
+        wait_until_free(lab, lab.nodes, timeout_s=10)

@@ -20,6 +20,7 @@ from launching import (
     run_of,
     sacct,
     wait_for,
+    wait_until_free,
 )
 
 from hpcjet.lab import Lab
@@ -48,7 +49,7 @@ def test_noop_reaches_every_node_and_leaves_nothing(lab: Lab, login: Login, root
     answer = json.loads((done.run.path / "noop.json").read_text())
     assert len(set(answer["hosts"])) == 3
     assert sacct(login, job_id(done.output))["code"] == "0:0"
-    wait_for(lambda: not leftovers(lab, lab.nodes), timeout_s=5, what="an empty node")
+    wait_until_free(lab, lab.nodes, timeout_s=5, left=leftovers)
     assert not [
         path for node in lab.nodes for path in lab.on_node(node, ["ls", "/tmp"]).stdout.split() if "hj-" in path
     ]
@@ -102,7 +103,7 @@ def test_agents_on_three_nodes_resolve_what_one_machine_resolves(
 ) -> None:
     done = login.launch("+exp=swe", *NODES, f"run.root={root}", timeout_s=600)
     assert done.code == 0 and done.run, done.output
-    wait_for(lambda: not leftovers(lab, lab.nodes), timeout_s=5, what="an empty node")
+    wait_until_free(lab, lab.nodes, timeout_s=5, left=leftovers)
     report = login.report(done.run)
     assert (report["tasks"], report["attempts"], report["resolved"]) == (8, 8, 8)
     assert len(report["nodes"]) == 3, report["nodes"]
@@ -137,7 +138,7 @@ def half_done(login: Login, root: Path) -> "subprocess.Popen[str]":
 
 def finish(lab: Lab, login: Login, root: Path, before: list[tuple[str, int]]) -> None:
     """Resume, and find every attempt recorded once, with what was recorded before still there."""
-    wait_for(lambda: not leftovers(lab, lab.nodes), timeout_s=15, what="an empty node")
+    wait_until_free(lab, lab.nodes, timeout_s=15, left=leftovers)
     done = login.hpcjet("resume", only_run(root).path, timeout_s=600)
     assert done.code == 0, done.output
     after = recorded(only_run(root))
