@@ -27,8 +27,8 @@ another, and steps whose outcome is not known are not learned from. `returns` ma
 
 **Policies** (`policy`) act for groups, or single rows, as a `policy_map` says: `acting.Actor` asks each for all of its
 agents at once. A backend is one module that makes policies and learners; `torch_backend` is the one there is. Learners
-(`learning` holds what they share) do PPO or V-trace for one rank; the same seed gives the same bits, also after a
-resume. `trainer.Trainer` acts and learns in one process.
+(`learning` holds what they share) do PPO or V-trace, alone or with other ranks (`learning.ranks`); the same seed gives
+the same bits, also after a resume. `trainer.Trainer` acts and learns in one process.
 
 **Over nodes**, `weights` brings new versions to those who act, `pool` keeps what they did where they did it and moves
 what is chosen, and `staleness` says how far apart acting and learning may be. Each is a core without Ray and a module

@@ -52,14 +52,14 @@ class LearnerActor:
         """At the next safe point, with a checkpoint. For rank 0: it tells the others."""
         self._stopped = True
 
-    async def status(self) -> RankStatus:
-        """Rows are told once."""
+    async def status(self, seen: int = -1) -> RankStatus:
+        """With the rows after the version `seen`, which came with an earlier answer."""
         made, chief = self._made, self._chief
         doing, since = ("start", self._since) if made is None else (made.doing.what, made.doing.since)
         return RankStatus(
             rank=self._rank, pid=os.getpid(), version=0 if made is None else made.version,
             agent_steps=0 if chief is None else chief.agent_steps, doing=doing, since_s=time.monotonic() - since,
-            done=self._done, rows=[] if chief is None else chief.take_rows(),
+            done=self._done, rows=[] if chief is None else chief.rows_after(seen),
         )  # fmt: skip
 
     async def _do(self, what: Callable[[], Answer]) -> Answer:

@@ -1,6 +1,7 @@
 """What rank 0 does besides: sample, split, tell the index, publish, make checkpoints, and note how it goes."""
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -55,6 +56,8 @@ class Chief:
         self.spec, self.learners, self.plane, self.size, self.doing = spec, learners, plane, size, doing
         self.agent_steps = 0
         self.rows: list[Row] = []
+        """That nobody has seen yet."""
+        self._rows_lock = threading.Lock()
         self._stopped = stopped
         self._samples: dict[str, Sample] = {}
         """What was sampled for the next update so far."""
@@ -74,6 +77,10 @@ class Chief:
         """Whether there is nothing more to learn."""
         spec = self.spec
         return 0 < spec.updates <= self.version or 0 < spec.agent_steps <= self.agent_steps
+
+    def states(self) -> dict[str, Mapping[str, Any]]:
+        """Of the learners."""
+        return {name: each.state_dict() for name, each in self.learners.items()}
 
     def begin(self) -> Mapping[str, Any] | None:
         """See `rank.Leads`. Raises ConfigError for a checkpoint of another form."""
@@ -128,9 +135,11 @@ class Chief:
         if self.version % self.spec.checkpoint_every == 0:
             self._save()
 
-    def take_rows(self) -> list[Row]:
-        rows, self.rows = self.rows, []
-        return rows
+    def rows_after(self, version: int) -> list[Row]:
+        """Those after the last one that was seen; the others are forgotten. For another thread."""
+        with self._rows_lock:
+            self.rows = [row for row in self.rows if float(row["version"]) > version]
+            return list(self.rows)
 
     @property
     def _chosen(self) -> int:
@@ -151,7 +160,9 @@ class Chief:
             "samples": sum(each["samples"] for each in metrics.values()), "valid_share": valid_share(self._samples),
             "fetched_bytes": sum(each.nbytes for each in self._told), "learner_share": seconds / took,
         }  # fmt: skip
-        self.rows.append(row | {f"{name}.{key}": each for name, own in metrics.items() for key, each in own.items()})
+        row |= {f"{name}.{key}": each for name, own in metrics.items() for key, each in own.items()}
+        with self._rows_lock:
+            self.rows.append(row)
 
     def _save(self) -> None:
         """A disk that is full, or cannot be written to, does not end the training: what was there before stays."""
@@ -162,8 +173,8 @@ class Chief:
             log.warning("checkpoint %d: no state of %s; a resume gives it new episodes", version, seat)
         made = Checkpoint(
             version=version, agent_steps=self.agent_steps, seconds=self._seconds + time.monotonic() - self._began,
-            form=form_of(spec), learners={name: each.state_dict() for name, each in self.learners.items()},
-            index=self.plane.index_state(), hosts=hosts,
+            form=form_of(spec), learners=self.states(), index=self.plane.index_state(),
+            hosts=hosts,
         )  # fmt: skip
         try:
             write_checkpoint(spec.checkpoints, made, keep=spec.keep)

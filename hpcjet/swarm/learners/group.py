@@ -32,6 +32,7 @@ class LearnerGroup:
         self._runs: list[Any] = []
         self._nodes: list[str] = []
         self._lost: list[int] = []
+        self._seen = -1
         self._last = LearnerStatus(0, 0, False, "", False, [])
 
     def start(
@@ -45,6 +46,7 @@ class LearnerGroup:
         """
         self.kill()
         self._nodes, self._lost, size = list(nodes), [], len(nodes)
+        self._seen = -1
         self._last = replace(self._last, done=False, error="", fatal=False, rows=[])
         threads = list(threads) or [1] * size
         try:
@@ -115,6 +117,7 @@ class LearnerGroup:
         found = self._answers(ANSWER_S)
         if 0 in found:
             first = found[0]
+            self._seen = max([self._seen, *(int(row["version"]) for row in first.rows)])
             self._last = replace(
                 self._last, version=first.version, agent_steps=first.agent_steps, done=first.done,
                 rows=[*self._last.rows, *first.rows],
@@ -126,7 +129,8 @@ class LearnerGroup:
     def _answers(self, timeout_s: float) -> dict[int, RankStatus]:
         import ray
 
-        calls = [each.status.remote() for each in self._ranks]
+        # A row is forgotten once it was seen: an answer may get lost.
+        calls = [each.status.remote(self._seen) for each in self._ranks]
         ready, _ = ray.wait(calls, num_returns=len(calls), timeout=timeout_s)
         found = {}
         for rank, call in enumerate(calls):
@@ -195,7 +199,7 @@ class LearnerGroup:
                     found.append(ray.get(call))
                 except HpcjetError as error:
                     raise RankError(f"{self._who(rank)} has not {what}: {error}") from error
-                except lost_errors() as error:
+                except ray.exceptions.RayError as error:  # also: its node is not there
                     first = str(error).strip().partition("\n")[0]
                     raise RankError(f"{self._who(rank)} has not {what}: {type(error).__name__}: {first}") from error
         if late:
@@ -217,8 +221,8 @@ def _is_gone(actor: Any) -> bool:
 
     try:
         ray.get(actor.status.remote(), timeout=1.0)
-    except ray.exceptions.GetTimeoutError:
+    except (ray.exceptions.GetTimeoutError, ray.exceptions.ActorUnavailableError, ray.exceptions.RayTaskError):
         return False
-    except lost_errors():
+    except ray.exceptions.RayError:
         return True
     return False

@@ -1,8 +1,9 @@
 """What every rank does: begin together, then order after order: fetch, tell, learn."""
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from hpcjet.swarm.learners.spec import LearnerSpec
@@ -14,8 +15,11 @@ from hpcjet.swarm.pool.entry import Key
 from hpcjet.swarm.pool.fetching import Batch
 from hpcjet.swarm.pool.sample import Sample
 from hpcjet.swarm.seeds import LEARNER, POLICY, part_seed
+from hpcjet.swarm.weights.digest import digest
 
 Thing = TypeVar("Thing")
+
+log = logging.getLogger(__name__)
 
 
 class Talk(Protocol):
@@ -47,6 +51,9 @@ class Leads(Protocol):
     def began(self) -> None:
         """All ranks are as rank 0 is."""
 
+    def states(self) -> Mapping[str, Any]:
+        """The learners' states as they are now."""
+
     def next(self) -> Order | str | None:
         """An order; None: nothing yet; STOP: it is over."""
 
@@ -69,6 +76,8 @@ class Told:
     nbytes: int
     missing: Mapping[str, tuple[Key, ...]]
     """For each policy."""
+    digest: str = ""
+    """Of the weights that it has before it learns from this."""
 
 
 @dataclass
@@ -109,9 +118,7 @@ class Rank:
 
     def _begin(self) -> None:
         # From rank 0's memory: not every node need see its disk, and all begin with the same bits.
-        states = self.talk.share(None if self.chief is None else (self.chief.begin(),))[0]
-        for name, state in (states or {}).items():
-            self.learners[name].load_state_dict(state)
+        self._take(self.talk.share(None if self.chief is None else (self.chief.begin(),))[0])
         if self.chief is not None:
             self.chief.began()
 
@@ -119,7 +126,9 @@ class Rank:
         self.doing("fetch")
         rank = self.talk.ranks.rank
         batches = {policy: self.plane.fetch(shares[rank]) for policy, shares in order.shares.items()}
-        told = self.talk.gather(_told(batches))
+        told = self.talk.gather(replace(_told(batches), digest=self._digest()))
+        if len({each.digest for each in told}) > 1:
+            self._agree()
         if self.chief is not None:
             self.chief.fetched(told)
         if not any(each.fragments for each in told):
@@ -135,6 +144,20 @@ class Rank:
         }  # fmt: skip
         if self.chief is not None:
             self.chief.learned(metrics, time.perf_counter() - began)
+
+    def _digest(self) -> str:
+        alone = self.talk.ranks.size == 1
+        return "" if alone else digest({name: each.policy.weights() for name, each in self.learners.items()})
+
+    def _agree(self) -> None:
+        """Nodes with different processors may round differently: then all go on from what rank 0 has."""
+        log.warning("version %d: the weights of the ranks differ in their last bits; all take those of rank 0",
+                    self.version)  # fmt: skip
+        self._take(self.talk.share(None if self.chief is None else (self.chief.states(),))[0])
+
+    def _take(self, states: Mapping[str, Any] | None) -> None:
+        for name, state in (states or {}).items():
+            self.learners[name].load_state_dict(state)
 
 
 def make_learners(spec: LearnerSpec, ranks: Ranks, device: str) -> dict[str, Learner]:

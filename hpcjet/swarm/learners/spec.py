@@ -68,7 +68,7 @@ class RankStatus:
     done: bool
     """The goal was reached, or it was stopped, and the last checkpoint is made."""
     rows: list[Row]
-    """Of rank 0: one for each update since it was asked last."""
+    """Of rank 0: one for each update that was not seen yet."""
 
 
 @dataclass(frozen=True)

@@ -132,8 +132,8 @@ def test_each_version_is_learned_told_and_published_once(tmp_path: Path) -> None
     assert [version for version, _ in world.published] == [0, 1, 2, 3, 4]
     assert sorted(world.fetched) == [10 * version + at for version in range(4) for at in range(3)]
     assert versions(tmp_path) == [2, 4]
-    rows = chief.take_rows()
-    assert [row["version"] for row in rows] == [1, 2, 3, 4] and not chief.rows
+    rows = chief.rows_after(-1)
+    assert [row["version"] for row in rows] == [1, 2, 3, 4] and chief.rows_after(3) == rows[3:] == chief.rows
     steps = 15 * (4 + 5 + 6)
     assert [row["agent_steps"] for row in rows] == [steps, 2 * steps, 3 * steps, 4 * steps]
     assert rows[0]["lags"] == "0:3" and rows[0]["valid_share"] == 1.0 and 0 < float(rows[0]["learner_share"]) < 1
@@ -180,6 +180,36 @@ def test_several_ranks_learn_what_one_learns(size: int, tmp_path: Path) -> None:
         np.testing.assert_allclose(found[0][0]["weights"][name], part, atol=1e-5)
     for row, other in zip(chief.rows, found[0][1], strict=True):
         assert all(row[key] == other[key] for key in ("agent_steps", "samples", "lags", "fetched_bytes"))
+
+
+def test_ranks_that_differ_in_their_last_bits_take_what_rank_0_has(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(SYNC)
+
+    def one(ranks: OfThread) -> Any:
+        rank = Rank(spec(tmp_path), ThreadTalk(ranks), world)
+        learner = rank.learners["agents"]
+        if ranks.rank == 0:
+            rank.chief = Chief(rank.spec, rank.learners, world, 2, rank.doing)
+        else:
+            update = learner.update
+
+            def rounded(*args: Any, **more: Any) -> Any:
+                metrics = update(*args, **more)
+                if learner.policy.version == 2:
+                    weights = learner.policy.weights()
+                    weights["actor.0.bias"][0] = np.nextafter(weights["actor.0.bias"][0], np.float32(9))
+                    learner.policy.load_weights(weights, 2)
+                return metrics
+
+            learner.update = rounded  # type: ignore[method-assign]
+        rank.run()
+        return learner.state_dict()
+
+    first, second = Threads(2).all(one)
+    assert equal(first, second) and first["version"] == 4
+    assert caplog.text.count("version 2: the weights of the ranks differ") == 2
 
 
 def test_what_is_gone_is_told_and_others_take_its_place(tmp_path: Path) -> None:

@@ -1,0 +1,44 @@
+"""Learner ranks on a real Ray of two nodes: one scene, as starting it takes most of the time."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_two_ranks_of_which_one_is_killed_go_on_from_the_newest_checkpoint(tmp_path: Path) -> None:
+    program = Path(__file__).parent / "swarm_learners_scene.py"
+    temp = Path("/tmp") / f"hjl{os.getpid()}"
+    path = os.pathsep.join(map(str, (ROOT, program.parent, ROOT / "tests" / "unit" / "swarm")))
+    quiet = {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+        "RAY_raylet_start_wait_time_s": "120",
+    }
+    env = {**os.environ, **quiet, "PYTHONPATH": path, "RAY_TMPDIR": str(temp)}
+    try:
+        done = subprocess.run(
+            [sys.executable, str(program), str(tmp_path / "checkpoints")], env=env, capture_output=True, text=True,
+            timeout=400, check=False,
+        )  # fmt: skip
+    finally:
+        subprocess.run(["rm", "-rf", str(temp)], check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))  # Ray writes there too
+    assert found.pop("told after s") < 25, "well before the ranks' own time limit of 30 s"
+    learned, told = found.pop("agent-steps")
+    assert learned == told and learned % 180 == 0 and learned >= 14 * 180
+    assert found == {
+        "lost": [1], "fatal": False, "error": "learner rank 1 (node OTHER) died",
+        "first": True, "checkpoints": True, "not far back": True, "second": True,
+        "row": {"lag_max": found["row"]["lag_max"], "samples": 540.0, "valid_share": 1.0,
+                "fetched_bytes": found["row"]["fetched_bytes"]},
+        "no such node": "learner rank 1 (node ffffffff) has not started: ActorUnsched",
+        "end": [14, "", [10, 12, 14]], "policies": {"p": 14},
+        "refused": [True, " FOLDER/00000014: policy: hidden=[8] is not allowed: this training has [9]; "
+                    "set exp.policy.hidden as it was, or begin another run"],
+    }  # fmt: skip
+    assert found["row"]["lag_max"] <= 1 and found["row"]["fetched_bytes"] > 3 * 180 * 4 * 20
