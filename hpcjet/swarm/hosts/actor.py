@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from hpcjet.errors import BootstrapError
+from hpcjet.errors import BootstrapError, HpcjetError
 from hpcjet.swarm.actors import ActorGone, get_actor, lost_errors, start_actor
 from hpcjet.swarm.hosts.loop import Loop
 from hpcjet.swarm.hosts.plane import RayPlane
@@ -37,7 +37,7 @@ class HostActor:
         self._ended: asyncio.Future[None] | None = None
 
     async def run(self) -> None:
-        """Returns when it was stopped; raises what ended it: WorldError, HostError, ConfigError. Once."""
+        """Returns when it was stopped; raises what ended it: WorldError, HostError, ConfigError. To be called once."""
         assert self._ended is None, "run is called once"
         self._ended, events = asyncio.get_running_loop().create_future(), asyncio.get_running_loop()
 
@@ -56,9 +56,8 @@ class HostActor:
         """Episodes and faults are told once."""
         spec, loop = self._spec, self._loop
         if loop is None:
-            nothing = dict.fromkeys(("wait", "weights", "act", "step", "record", "insert"), 0.0)
-            return HostStatus(spec.seat, self._attempt, spec.node, os.getpid(), -1, 0, 0, 0, 0, 0.0, [], [], 0, 0,
-                              nothing, (0, 0), "end" if self._error else "start", self._error)  # fmt: skip
+            doing = "end" if self._error else "start"
+            return HostStatus(spec.seat, self._attempt, spec.node, os.getpid(), doing, error=self._error)
         tally = loop.seat.tally
         return HostStatus(
             seat=spec.seat, attempt=self._attempt, node=spec.node, pid=os.getpid(), version=loop.version,
@@ -90,8 +89,11 @@ class HostActor:
                 self._go(watcher)
         except TimeLimit:
             error = HostError(f"{self._spec.seat}: a call of its worlds took too long")
-        except BaseException as other:  # whatever it is, `run` raises it
-            error = other
+        except HpcjetError as known:
+            error = known
+        except BaseException as other:  # of whatever kind, also one that could not travel
+            error = HostError(f"{self._spec.seat}: it ended by {type(other).__name__}: {other}")
+            error.__cause__ = other
         end(error)
 
     def _go(self, watcher: Watcher | None) -> None:

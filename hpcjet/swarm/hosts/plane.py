@@ -8,7 +8,6 @@ from hpcjet.swarm.actors import get_actor, lost_errors
 from hpcjet.swarm.fragment import Fragment
 from hpcjet.swarm.hosts.spec import HostError, HostSpec
 from hpcjet.swarm.policy.interface import Policy
-from hpcjet.swarm.pool.actors import INDEX
 from hpcjet.swarm.pool.entry import Entry
 from hpcjet.swarm.pool.index import Verdict
 from hpcjet.swarm.pool.node_pool import PoolFull
@@ -59,7 +58,6 @@ class RayPlane:
 
     def __init__(self, spec: HostSpec, attempt: int) -> None:
         self._spec, self._attempt = spec, attempt
-        self._index = Away(INDEX, "the index", spec.patience_s)
         self._cache = Away(spec.cache, "the cache of weights", spec.patience_s)
         self._pool = Away(spec.pool, "the pool", spec.patience_s)
         self._asked: tuple[Any, float] | None = None
@@ -70,7 +68,8 @@ class RayPlane:
 
         if self._asked is None:
             args = (self._spec.seat, self._attempt, self._spec.node, n, ticket, LEAVE_S)
-            call = self._index.ask(lambda index: index.begin.remote(*args))
+            # Not the index itself: the pool asks for all seats of its node at once.
+            call = self._pool.ask(lambda pool: pool.begin.remote(*args))
             if call is None:
                 return None
             self._asked = call, time.monotonic() + LEAVE_S + SLACK_S
@@ -79,7 +78,7 @@ class RayPlane:
         if not ready and time.monotonic() < deadline:
             return None
         self._asked = None
-        leave = self._index.ask(lambda index: ray.get(call, timeout=0))
+        leave = self._pool.ask(lambda pool: ray.get(call, timeout=0))
         return None if leave is None else (leave.version, leave.at_least)
 
     def weights(self, policies: Mapping[str, Policy], version: int, at_least: int) -> int | None:

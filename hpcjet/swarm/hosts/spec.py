@@ -73,27 +73,27 @@ class HostStatus:
     attempt: int
     node: str
     pid: int
-    version: int
-    """Of the policies that act; -1 before the first."""
-    fragments: int
-    """Fragments that the pool admitted."""
-    refused: int
-    """Fragments that came too late, or were too old when they came."""
-    world_steps: int
-    agent_steps: int
-    agent_steps_per_s: float
-    """Since the host was asked last."""
-    episodes: list[Episode]
-    """That ended since the host was asked last; the newest 1,000."""
-    faults: list[str]
-    """Of worlds, since the host was asked last; the newest 100."""
-    episodes_ended: int
-    faults_seen: int
-    seconds: Mapping[str, float]
-    """Where its time went: wait (for leave to begin), weights, act, step, record, insert (for an insert to end)."""
-    seeds: tuple[int, int]
-    """Of acting, and of the first episode of the first world: no two seats of a run share any."""
     state: str
     """What it does now."""
+    version: int = -1
+    """Of the policies that act; -1 before the first."""
+    fragments: int = 0
+    """Fragments that the pool admitted."""
+    refused: int = 0
+    """Fragments that came too late, or were too old when they came."""
+    world_steps: int = 0
+    agent_steps: int = 0
+    agent_steps_per_s: float = 0.0
+    """Since the host was asked last."""
+    episodes: list[Episode] = field(default_factory=list)
+    """That ended since the host was asked last; the newest 1,000."""
+    faults: list[str] = field(default_factory=list)
+    """Of worlds, since the host was asked last; the newest 100."""
+    episodes_ended: int = 0
+    faults_seen: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """Where its time went: wait (for leave to begin), weights, act, step, record, insert (for an insert to end)."""
+    seeds: tuple[int, int] = (0, 0)
+    """Of acting, which no two seats of a run share, and of the worlds, by their numbers, which are the seat's alone."""
     error: str = ""
     """What ended it."""
