@@ -9,6 +9,10 @@ from hpcjet.swarm.torch_backend.rooms import Rooms
 if TYPE_CHECKING:
     from torch import Tensor
 
+WHOLE = 16
+"""Rows are filled up to a multiple of this, with what was there before: a product of matrices adds up the last few rows
+in another order, so what one agent does would hang on how many others there are."""
+
 
 class Forward:
     """What networks put out, without gradients; the same bits on any number of threads."""
@@ -26,15 +30,23 @@ class Forward:
 
         def share(number: int) -> None:
             rows = slice(at[number], at[number + 1])
+            n = rows.stop - rows.start
             with torch.inference_mode():
-                seen, walk = self._rooms.of(rows.stop - rows.start)
-                seen[:, :-1] = observation[rows]
-                out[:, rows] = walk.forward(seen, None if state is None else state[rows])
+                seen, more, walk = self._rooms.of(-(-n // WHOLE) * WHOLE)
+                seen[:n, :-1] = observation[rows]
+                if state is not None:
+                    more[:n] = state[rows]
+                out[:, rows] = walk.forward(seen, None if state is None else more)[:, :n]
 
         self._lanes.run(share, range(len(at) - 1))
         return out
 
-    def _room(self, rows: int) -> "tuple[Tensor, Pass]":
+    def _room(self, rows: int) -> "tuple[Tensor, Tensor, Pass]":
         import torch
 
-        return torch.ones(rows, self.networks.observation + 1), Pass(self.networks, rows, back=False)
+        networks = self.networks
+        return (
+            torch.ones(rows, networks.observation + 1),
+            torch.ones(rows, networks.state),
+            Pass(networks, rows, back=False),
+        )
