@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpcjet.config.swarm.pool import PoolConfig
 from hpcjet.config.swarm.staleness import StalenessConfig
@@ -29,6 +29,16 @@ class Leave:
     """Of the learner."""
     at_least: int
     """The oldest version that it may act with."""
+
+
+class Wish(NamedTuple):
+    """Of a source, to begin; see `Index.begin`."""
+
+    source: str
+    attempt: int
+    node: str
+    n: int
+    ticket: int
 
 
 class IndexIsNew(HpcjetError):
@@ -92,16 +102,19 @@ class IndexActor:
 
     async def begin(self, source: str, attempt: int, node: str, n: int, ticket: int, wait_s: float) -> Leave | None:
         """None: not within this time; ask again."""
+        return (await self.begin_all([Wish(source, attempt, node, n, ticket)], wait_s))[0]
+
+    async def begin_all(self, wishes: Sequence[Wish], wait_s: float) -> list[Leave | None]:
+        """Answers once one of them may begin; None for those that may not yet."""
         self._calls["begin"] += 1
-        index, least = self._index, self._index.pacing.least
-        may = await self._begins.wait(
-            lambda: self._ready and index.begin(source, attempt, node, n, ticket=ticket), wait_s
-        )
-        if not may:
-            return None
-        if index.pacing.least != least:
+        found: list[bool] = []
+        least = self._index.pacing.least
+        await self._begins.wait(lambda: self._ready and self._may_begin(wishes, found), wait_s)
+        if self._index.pacing.least != least:
             self._begins.tell()
-        return Leave(index.budget.version, index.budget.freshness.oldest)
+        budget = self._index.budget
+        leave = Leave(budget.version, budget.freshness.oldest)
+        return [leave if may else None for may in found] or [None] * len(wishes)
 
     async def insert(self, life: str, items: Sequence[tuple[Key, Entry]], wait_s: float) -> list[Verdict] | None:
         """None for a pool that has not joined this life. Answers once there is a verdict on one that is not `wait`."""
@@ -162,6 +175,10 @@ class IndexActor:
     def _check(self) -> None:
         if not self._ready:
             raise IndexIsNew(f"index {self._life} was started (again) and knows of no learner: call recover")
+
+    def _may_begin(self, wishes: Sequence[Wish], found: list[bool]) -> bool:
+        found[:] = [self._index.begin(*wish[:4], ticket=wish.ticket) for wish in wishes]
+        return any(found)
 
     def _try(self, items: Sequence[tuple[Key, Entry]], found: list[Verdict]) -> bool:
         found[:] = [self._index.insert(key, entry) for key, entry in items]

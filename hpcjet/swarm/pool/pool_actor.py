@@ -14,10 +14,10 @@ from hpcjet.swarm.fragment import Fragment
 from hpcjet.swarm.pool.compression import compress
 from hpcjet.swarm.pool.entry import Entry, Key, nbytes_of
 from hpcjet.swarm.pool.index import Verdict
-from hpcjet.swarm.pool.index_actor import INDEX
+from hpcjet.swarm.pool.index_actor import INDEX, Leave, Wish
 from hpcjet.swarm.pool.news import News
 from hpcjet.swarm.pool.node_pool import NodePool, PoolFull
-from hpcjet.swarm.pool.offers import Offers
+from hpcjet.swarm.pool.together import Together
 
 AGAIN_S = 0.2
 JOIN_S = 60
@@ -32,7 +32,9 @@ class PoolActor:
     def __init__(self, name: str, node: str, config: PoolConfig) -> None:
         self._pool = NodePool(f"{name}/{secrets.token_hex(4)}", config.node_bytes, config.when_full)
         self._node, self._config = node, config
-        self._news, self._offers = News(), Offers(self._ask)
+        self._news = News()
+        self._offers = Together(self._ask_insert)
+        self._wishes = Together(self._ask_begin)
         self._life = ""
         self._joined = asyncio.Event()
         self._again: set[asyncio.Future[Verdict]] = set()
@@ -46,6 +48,10 @@ class PoolActor:
         except asyncio.TimeoutError:
             raise ActorGone(f"pool {self._pool.name} found no {INDEX} in {JOIN_S} s: it is started first") from None
         return self._pool.name
+
+    async def begin(self, source: str, attempt: int, node: str, n: int, ticket: int, wait_s: float) -> Leave | None:
+        """See `IndexActor.begin`. Asked here, the seats of a node need one call of the index and not one each."""
+        return await self._wishes.ask(Wish(source, attempt, node, n, ticket), wait_s)
 
     async def insert(self, entry: Entry, fragment: Fragment) -> Verdict:
         """Returns when the index has decided. Raises PoolFull if that, or room, did not come in time."""
@@ -83,25 +89,31 @@ class PoolActor:
         """What is here, and what was counted since this pool began; fetched bytes are those that were sent."""
         pool = self._pool
         return {"name": pool.name, "node": self._node, "fragments": len(pool), "nbytes": pool.nbytes,
-                "fill": pool.fill, "evicted": pool.evicted, "index_calls": self._offers.calls,
+                "fill": pool.fill, "evicted": pool.evicted, "index_calls": self._offers.calls + self._wishes.calls,
                 "produced": self.produced, "produced_bytes": self.produced_bytes,
                 "fetched": self.fetched, "fetched_bytes": self.fetched_bytes}  # fmt: skip
 
     async def _offer(self, number: int, entry: Entry, timeout_s: float) -> Verdict:
-        verdict = await self._offers.offer(Key(self._pool.name, number), entry, timeout_s)
+        verdict = await self._offers.ask((Key(self._pool.name, number), entry), timeout_s) or Verdict.wait
         if verdict is not Verdict.admitted:
             await self.free(self._pool.name, [number])
         return verdict
 
-    async def _ask(self, items: Sequence[tuple[Key, Entry]], wait_s: float) -> Sequence[Verdict] | None:
+    async def _ask_insert(self, items: Sequence[tuple[Key, Entry]], wait_s: float) -> Sequence[Verdict | None]:
+        verdicts = await self._index("insert", self._life, items, wait_s)
+        return [None if verdict is Verdict.wait else verdict for verdict in verdicts or [None] * len(items)]
+
+    async def _ask_begin(self, wishes: Sequence[Wish], wait_s: float) -> Sequence[Leave | None]:
+        return await self._index("begin_all", wishes, wait_s) or [None] * len(wishes)
+
+    async def _index(self, method: str, *args: Any) -> Any:
+        """None where the index is new, or away; meanwhile this pool joins."""
         await self._joined.wait()
-        try:
-            verdicts: Sequence[Verdict] | None = await get_actor(INDEX).insert.remote(self._life, items, wait_s)
-        except lost_errors():
-            verdicts = None
-        if verdicts is None:
-            await asyncio.sleep(AGAIN_S)  # the index is new, or gone: meanwhile this pool joins
-        return verdicts
+        with suppress(*lost_errors()):
+            if (answer := await getattr(get_actor(INDEX), method).remote(*args)) is not None:
+                return answer
+        await asyncio.sleep(AGAIN_S)
+        return None
 
     async def _stay_joined(self) -> None:
         while True:
@@ -115,7 +127,7 @@ class PoolActor:
 
     def _offer_again(self) -> None:
         """What an index before had admitted."""
-        on_their_way = self._offers.waiting
+        on_their_way = {key for key, _ in self._offers.waiting}
         for number, (entry, _) in self._pool.items():
             if Key(self._pool.name, number) not in on_their_way:
                 task = asyncio.ensure_future(self._offer(number, entry, self._config.insert_timeout_s))

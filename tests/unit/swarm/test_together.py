@@ -1,0 +1,48 @@
+"""Questions that are asked together."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from hpcjet.swarm.pool.together import Together
+
+
+def test_what_comes_while_a_call_is_on_its_way_goes_with_the_next() -> None:
+    calls: list[list[int]] = []
+
+    async def ask(questions: Sequence[int], wait_s: float) -> list[int | None]:
+        calls.append(list(questions))
+        await asyncio.sleep(0)
+        return [2 * question if question % 10 or len(calls) > 2 else None for question in questions]
+
+    async def scene() -> list[int | None]:
+        asker: Together[int, int] = Together(ask)
+        first = asyncio.ensure_future(asker.ask(1, 60))
+        await asyncio.sleep(0)
+        found = await asyncio.gather(first, *(asker.ask(question, 60) for question in (2, 10, 3)))
+        assert asker.calls == len(calls) and not asker.waiting
+        return found
+
+    assert asyncio.run(scene()) == [2, 4, 20, 6]
+    assert calls == [[1], [2, 10, 3], [10]]  # 10 had no answer yet, and holds up none of the others
+
+
+def test_who_waited_long_enough_gets_none_and_errors_reach_all() -> None:
+    async def never(questions: Sequence[int], wait_s: float) -> list[int | None]:
+        await asyncio.sleep(min(wait_s, 0.01))
+        return [None] * len(questions)
+
+    async def broken(questions: Sequence[int], wait_s: float) -> list[int | None]:
+        raise ValueError(f"{len(questions)} questions")
+
+    async def scene() -> list[object]:
+        late: Together[int, int] = Together(never)
+        assert await late.ask(1, 0.05) is None and late.calls > 1
+        asker: Together[int, int] = Together(broken)
+        return await asyncio.gather(asker.ask(1, 60), asker.ask(2, 60), return_exceptions=True)
+
+    found = asyncio.run(scene())
+    assert [type(error) for error in found] == [ValueError] * 2
+    with pytest.raises(ValueError, match="1 questions"):
+        asyncio.run(Together(broken).ask(1, 1))
