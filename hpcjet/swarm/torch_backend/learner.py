@@ -10,7 +10,7 @@ from hpcjet.swarm.fragment import Fragment
 from hpcjet.swarm.learning.ranks import ALONE, Ranks, shares
 from hpcjet.swarm.torch_backend.policy import TorchPolicy
 from hpcjet.swarm.value_normaliser import moments
-from hpcjet.swarm.vector import Ints
+from hpcjet.swarm.vector import Floats, Ints
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -74,6 +74,7 @@ class TorchLearner:
     def finish(self, norm: "Tensor") -> None:
         """Step by the gradients as they are; `norm` is what they had before they were clipped."""
         self.optimiser.step()
+        self.policy.keep_bounds()
         self.note(gradient_norm=norm)
         self._steps += 1
 
@@ -85,6 +86,16 @@ class TorchLearner:
         self.ranks.sum_(held)
         count, total, squares = held.tolist()
         return count, total, squares
+
+    def take_in(self, **seen: Floats | None) -> None:
+        """Rows [n, ...] of observations and global states that were learned from, for the normalisers of inputs."""
+        import torch
+
+        for name, normaliser in self.policy.seen.items():
+            rows = seen[name]
+            held = torch.from_numpy(normaliser.moments(normaliser.no_rows if rows is None else rows))
+            self.ranks.sum_(held)
+            normaliser.update_moments(held.numpy())
 
     def standardised(self, advantages: "Tensor", mask: "Tensor", node: Ints) -> "Tensor":
         """Over the entries that count, as the settings say; `node`, shaped alike, says where each was made."""

@@ -47,6 +47,8 @@ class PPOLearner(TorchLearner):
             else:
                 samples = self._written.packing.of(parts, self.policy.tensor(batch.index))
                 self._by_formulas(self._written, samples, counts)
+            if self.policy.seen:
+                self._take_in(batch)
         self.policy.version += 1
         return {**self.metrics(), "samples": float(sum(counts))}
 
@@ -70,6 +72,12 @@ class PPOLearner(TorchLearner):
                 self.note(**written.backward(samples, self.policy.tensor(minibatch), float(number)))
                 self.ranks.sum_(written.gradient)
                 self.finish(written.give(most=c.max_grad_norm))
+
+    def _take_in(self, batch: Batch) -> None:
+        states = None
+        if batch.state is not None and batch.state_of is not None:
+            states = batch.state[np.unique(batch.state_of[batch.index])]
+        self.take_in(observation=batch.observation[batch.index], state=states)
 
     def losses(self, parts: Parts, total: "Tensor") -> "tuple[Tensor, Parts]":
         """The loss of a share of a minibatch with `total` samples, and its parts."""
@@ -103,11 +111,13 @@ class PPOLearner(TorchLearner):
             normaliser.update_moments(*self.moments(returns[batch.index]))
             returns, value = normaliser.normalise(returns), old_value
         arrays = {
-            "observation": batch.observation, "action": batch.action, "log_prob": batch.log_prob, "value": value,
-            "returns": returns, "advantage": batch.advantage, "action_mask": batch.action_mask,
-            "state": batch.state, "state_of": batch.state_of,
+            "action": batch.action, "log_prob": batch.log_prob, "value": value, "returns": returns,
+            "advantage": batch.advantage, "action_mask": batch.action_mask, "state_of": batch.state_of,
         }  # fmt: skip
         parts = {name: self.policy.tensor(array) for name, array in arrays.items() if array is not None}
+        parts["observation"] = self.policy.inputs(batch.observation)
+        if batch.state is not None:
+            parts["state"] = self.policy.state_inputs(batch.state)
         parts["advantage"] = self._standardised(parts["advantage"], batch.index, node)
         return parts
 

@@ -63,6 +63,10 @@ class VTraceLearner(TorchLearner):
                 for chosen, _ in self.minibatches(used, counts, most):
                     columns = np.sort(chosen)
                     samples += self._learn(some_columns(whole, columns, width), node[columns])
+            if self.policy.seen:
+                acted = whole.present[:-1]
+                states = None if whole.state is None else whole.state[:-1][acted]
+                self.take_in(observation=whole.observation[:-1][acted], state=states)
         self.policy.version += 1
         return {**self.metrics(), "samples": float(samples // self.config.epochs)}
 
@@ -73,8 +77,8 @@ class VTraceLearner(TorchLearner):
         from hpcjet.swarm.losses import masked_mean, policy_gradient_loss, value_loss
 
         c, policy, tensor = self.config, self.policy, self.policy.tensor
-        seen = tensor(some.observation).flatten(0, 1)
-        state = None if some.state is None else tensor(some.state).flatten(0, 1)
+        seen = policy.inputs(some.observation).flatten(0, 1)
+        state = None if some.state is None else policy.state_inputs(some.state).flatten(0, 1)
         mask = None if some.action_mask is None else tensor(some.action_mask).flatten(0, 1)
         count = some.reward.size
         log_prob, entropy = policy.evaluate(seen[:count], tensor(some.action).flatten(0, 1), mask)
