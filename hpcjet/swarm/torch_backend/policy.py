@@ -12,6 +12,9 @@ from hpcjet.errors import ConfigError
 from hpcjet.swarm.observation_normaliser import ObservationNormaliser
 from hpcjet.swarm.policy.interface import Acts, PolicySpec, check_columns, check_inputs
 from hpcjet.swarm.torch_backend import heads
+from hpcjet.swarm.torch_backend.forward import Forward
+from hpcjet.swarm.torch_backend.lanes import Lanes
+from hpcjet.swarm.torch_backend.networks import Networks
 from hpcjet.swarm.value_normaliser import ValueNormaliser
 from hpcjet.swarm.vector import Bools, Floats
 
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 NORMALISER = "value_normaliser."
+ACTS = ("actor", "critic")
 SEEN = {"observation": "observation_normaliser.", "state": "state_normaliser."}
 
 
@@ -39,6 +43,7 @@ class TorchPolicy:
             "log_std": nn.ParameterList([std]),
         }).to(self.device)  # fmt: skip
         self.normaliser = ValueNormaliser(config.value_norm_beta) if config.value_norm else None
+        self._lanes, self._forwards = Lanes(), dict[tuple[str, ...], Forward]()
         sizes = {"observation": spec.observation_size, "state": spec.state_size} if config.observation_norm else {}
         self.seen = {name: ObservationNormaliser.of(size) for name, size in sizes.items() if size}
         """Normalisers of observation and state, if there are any."""
@@ -104,23 +109,43 @@ class TorchPolicy:
         check_columns("mask", mask, rows, spec.actions.choices if spec.has_mask else 0)
         with torch.inference_mode():
             seen, allowed = self.inputs(observation), None if mask is None else self.tensor(mask)
-            outputs = self.modules["actor"](seen)
+            outputs, value = self._outputs(seen, state if with_values else None, ACTS if with_values else ("actor",))
             chance = None if noise is None else self.tensor(noise)
             action = heads.choose(spec.actions, outputs, self.log_std, chance, allowed)
             log_prob = heads.log_prob(spec.actions, outputs, self.log_std, action, allowed)
-            value = self._values(seen, state) if with_values else None
-            return Acts(action.cpu().numpy(), log_prob.cpu().numpy(), value)
+            return Acts(action.cpu().numpy(), log_prob.cpu().numpy(), self._values(value) if with_values else None)
 
     def values(self, observation: Floats, state: Floats | None = None) -> Floats:
         import torch
 
         check_inputs(self.spec, observation, state, True)
         with torch.inference_mode():
-            return self._values(self.inputs(observation), state)
+            return self._values(self._outputs(self.inputs(observation), state, ("critic",))[1])
 
-    def _values(self, observation: "Tensor", state: Floats | None) -> Floats:
-        outputs = self.value_outputs(observation, None if state is None else self.state_inputs(state)).cpu().numpy()
-        return outputs if self.normaliser is None else np.asarray(self.normaliser.denormalise(outputs), np.float32)
+    def _outputs(self, seen: "Tensor", state: Floats | None, names: tuple[str, ...]) -> "tuple[Tensor, Tensor]":
+        """What these networks put out, [N, O] and [N]; nothing for the one that is not named."""
+        more = None if state is None else self.state_inputs(state)
+        if self.device.type == "cpu" and self.config.hidden:
+            out = self._forward(names)(seen, more)
+            actors = self.spec.actions.outputs if "actor" in names else 0
+            return out[:actors].t().contiguous(), out[-1]
+        nothing = seen[:0]
+        outputs = self.modules["actor"](seen) if "actor" in names else nothing
+        return outputs, self.value_outputs(seen, more) if "critic" in names else nothing
+
+    def _forward(self, names: tuple[str, ...]) -> Forward:
+        if names not in self._forwards:
+            spec, c = self.spec, self.config
+            networks = Networks(
+                [self.modules[name] for name in names], c.hidden, c.activation, spec.observation_size,
+                spec.state_size if "critic" in names else 0,
+            )  # fmt: skip
+            self._forwards[names] = Forward(networks, self._lanes)
+        return self._forwards[names]
+
+    def _values(self, outputs: "Tensor") -> Floats:
+        made: Floats = outputs.cpu().numpy()
+        return made if self.normaliser is None else np.asarray(self.normaliser.denormalise(made), np.float32)
 
     def weights(self) -> dict[str, npt.NDArray[Any]]:
         copied = {name: part.detach().cpu().numpy().copy() for name, part in self.modules.state_dict().items()}
