@@ -29,7 +29,7 @@ test-lab:
 test-rest:
 	nice -n 10 $(BIN)/python -m pytest --numprocesses=auto -m "not alone" tests/unit tests/local tests/engine
 
-# Attacks look for what is left anywhere on the machine, so they come last, alone, and so do limits in seconds of CPU.
+# Attacks look for what is left anywhere on the machine, so they come last, alone, and so do limits in seconds.
 test-attack:
 	$(BIN)/python -m pytest tests/attack
 

@@ -64,6 +64,7 @@ def test_sigterm_comes_first(tmp_path: Path) -> None:
     assert child.returncode == 3 and "ended in order" in child.log.read_text()
 
 
+@pytest.mark.alone
 def test_what_ignores_sigterm_is_killed_after_the_time_limit(tmp_path: Path) -> None:
     child = shell(tmp_path, "trap '' TERM; echo up; while :; do sleep 0.02; done")
     wait_for(lambda: "up" in child.log.read_text(), "the trap")

@@ -79,6 +79,7 @@ def test_who_comes_late_hears_the_newest_of_each_word(hub: Hub) -> None:
     line.close()
 
 
+@pytest.mark.alone
 def test_the_end_of_a_worker_is_heard_at_once(hub: Hub) -> None:
     line = dial(hub)
     hub.serve(0.05)
@@ -88,6 +89,7 @@ def test_the_end_of_a_worker_is_heard_at_once(hub: Hub) -> None:
     assert time.monotonic() - began < 1 and not hub.ranks
 
 
+@pytest.mark.alone
 def test_the_end_of_the_head_is_heard_at_once(hub: Hub) -> None:
     line = dial(hub)
     hub.serve(0.05)

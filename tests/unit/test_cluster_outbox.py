@@ -77,6 +77,7 @@ def test_many_words_from_threads_are_whole(tmp_path: Path) -> None:
     talker.stop(1)
 
 
+@pytest.mark.alone
 def test_what_the_child_does_not_read_holds_nobody_up(tmp_path: Path) -> None:
     """The driver imports for seconds before it reads: the node agent has other things to do meanwhile."""
     talker = child(tmp_path, "time.sleep(1)\nout = Outbox.from_env(os.environ)\n"

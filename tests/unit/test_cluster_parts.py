@@ -295,6 +295,7 @@ def test_the_first_signal_raises_and_later_ones_do_not() -> None:
     assert not issubclass(Interrupted, Exception)
 
 
+@pytest.mark.alone
 def test_a_signal_may_be_put_off_and_an_urgent_one_overtakes_it() -> None:
     patience = {signal.SIGUSR2: 30.0, signal.SIGTERM: 0.2}
     began = time.monotonic()

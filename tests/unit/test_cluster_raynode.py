@@ -57,6 +57,7 @@ def test_a_raylet_that_died_is_not_waited_for(
         asked()
 
 
+@pytest.mark.alone
 def test_its_patience_ends(services: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(raynode, "raylet_lives", lambda: True)
     services += ["not yet"] * 1000

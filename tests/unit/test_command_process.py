@@ -82,6 +82,7 @@ def test_output_is_kept_byte_for_byte_and_there_is_no_input(tmp_path: Path) -> N
     assert (tmp_path / "output.log").read_bytes() == b"a\xff\r\nb" + f"{tmp_path}\ndeaf\n".encode()
 
 
+@pytest.mark.alone
 def test_what_a_program_leaves_running_ends_with_it(tmp_path: Path) -> None:
     command = (
         "sleep 300 & echo $! > same; setsid sleep 301 & echo $! > session; "
@@ -92,6 +93,7 @@ def test_what_a_program_leaves_running_ends_with_it(tmp_path: Path) -> None:
     assert alive(tmp_path, "same", "session", "deep") == [] and time.monotonic() - begin < 5
 
 
+@pytest.mark.alone
 def test_a_program_that_is_asked_to_end_may_save_its_work(tmp_path: Path) -> None:
     # It is not the first process: bash waits for it, dies of the signal at once, and still it has its time.
     code = "trap 'sleep 1; echo saved; exit' TERM; echo ready; while :; do sleep 0.05; done"
@@ -100,6 +102,7 @@ def test_a_program_that_is_asked_to_end_may_save_its_work(tmp_path: Path) -> Non
     assert printed.endswith("saved\n") and "not-reached" not in printed and 0.9 < took < 4
 
 
+@pytest.mark.alone
 def test_a_program_that_does_not_end_is_killed_after_the_promised_time(tmp_path: Path) -> None:
     command = (
         "trap '' TERM; setsid sleep 300 & echo $! > session; echo $$ > own; echo ready; while :; do sleep 0.1; done"

@@ -86,6 +86,7 @@ def test_a_slow_engine_is_given_up_by_the_request_limit() -> None:
         ask(server, request_timeout_s=0.2, retries=0)
 
 
+@pytest.mark.alone
 def test_the_deadline_wins_over_the_request_limit_and_the_repeats() -> None:
     began = time.monotonic()
     with scripted(said("late"), pause_s=1) as server, pytest.raises(DeadlinePassed):

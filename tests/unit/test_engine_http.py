@@ -37,6 +37,7 @@ def test_an_answer_comes_whole_with_status_and_retry_after() -> None:
     assert server.requests[0]["a"] == "\udc80"
 
 
+@pytest.mark.alone
 def test_a_server_that_trickles_does_not_outlast_the_limit() -> None:
     with scripted(trickle) as server:
         began = time.monotonic()

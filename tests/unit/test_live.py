@@ -61,6 +61,7 @@ def test_files_that_are_there_already_come_in_the_order_of_their_times(run: RunD
     assert b"".join(Output(run, since=1500).read()) == b"second"
 
 
+@pytest.mark.alone
 def test_at_the_end_a_file_may_be_late(run: RunDir) -> None:
     begin = time.monotonic()
     assert list(Output(run).read(patience_s=0.3)) == [] and 0.25 < time.monotonic() - begin < 2

@@ -64,6 +64,7 @@ def test_second_launch_learns_who_and_since_when(tmp_path: Path) -> None:
         end(process)
 
 
+@pytest.mark.alone
 def test_killed_launch_on_this_machine_is_followed_at_once(tmp_path: Path) -> None:
     end(start_holder(tmp_path))
     begin = time.monotonic()

@@ -225,6 +225,7 @@ def test_long_output_keeps_head_and_tail(box: Sandbox) -> None:
     assert len(done.output) == 10_000 and done.dropped_bytes == size - 10_000
 
 
+@pytest.mark.alone
 def test_a_background_process_neither_blocks_nor_writes_into_the_next_answer(box: Sandbox) -> None:
     begin = time.monotonic()
     done = box.run(
@@ -242,6 +243,7 @@ def test_a_background_process_that_writes_much_is_not_stalled_for_ever(box: Sand
     wait_for(lambda: box.run("cat $TMPDIR/done", timeout_s=30).returncode == 0)
 
 
+@pytest.mark.alone
 def test_at_the_time_limit_all_descendants_die_and_the_sandbox_lives(box: Sandbox, place: Path) -> None:
     output(box, f"sleep {NAP}1 & echo $! >$TMPDIR/before")
     begin = time.monotonic()
@@ -302,6 +304,7 @@ def test_there_is_no_network_but_a_loopback(box: Sandbox) -> None:
     assert output(box, f'/usr/bin/python3 -c "{program}"') == "ok\n127.0.0.1\n"
 
 
+@pytest.mark.alone
 def test_a_name_is_unknown_at_once_without_a_network(box: Sandbox) -> None:
     begin = time.monotonic()
     assert box.run("getent hosts pypi.org", timeout_s=30).returncode == 2
