@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from hpcjet.config.check import bad
 from hpcjet.swarm.acting import Actor, GroupActs
@@ -102,6 +103,8 @@ class Seat:
 
     def _part(self, route: Route) -> Fragment:
         whole = self.recorders[route.group].fragment
+        if not self.spec.with_values:
+            whole = replace(whole, value=None)  # else learners would take zeros for values
         return whole if route.rows is None else whole.of_rows(route.rows)
 
     def _resume(self, state: HostState) -> None:

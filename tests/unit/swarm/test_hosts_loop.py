@@ -208,6 +208,19 @@ def test_each_route_has_a_fragment() -> None:
     assert sum(entry.agent_steps for entry, _ in plane.inserted) == loop.seat.tally.agent_steps == STEPS * 2 * 5
 
 
+def test_values_that_were_not_asked_for_are_missing_and_not_zeros() -> None:
+    plane = published(spec(), StalenessMode["async"])
+    for which in (spec(), spec(with_values=False)):
+        loop = loop_of(plane, which)
+        loop.once()
+        settle(loop)
+    (whole, with_values), (less, without) = plane.inserted
+    assert with_values.value is not None
+    assert without.value is None
+    assert arrays(with_values).pop("action") == arrays(without).pop("action")
+    assert whole.nbytes - less.nbytes == with_values.value.nbytes
+
+
 def test_turn_based_worlds_act_one_agent_at_a_time() -> None:
     env = PettingZooConfig(
         "swarm_fakes:Nim", api=Api.aec, kwargs={"players": 3}, groups={"player_0": "first", "*": "rest"}
