@@ -13,6 +13,8 @@ actions.
   first observation of another in the same row: the last observation of the first stands apart, in `final_rows` and
   `final_observation`. A truncated life without one cannot be bootstrapped from, and is not.
 - A world that raises, hangs or breaks its contract is made anew; `Turn.faults` names it with agent and step.
+- `state` is the global state for a central critic, where worlds have one (PettingZoo's `state()`); `final_state` is
+  what it was when lives ended.
 - Observations are flat float32, actions flat numbers, both by each agent's own space (`spaces`); masks are kept by
   agent.
 - Arrays hold until the next call. Worlds are numbered over the whole run, and all seeds are derived from the run's

@@ -1,14 +1,14 @@
 """Does the swarm learn? Steps, seconds and curves of what docs/swarm-learning.md shows, on one thread.
 
     OMP_NUM_THREADS=1 python tests/bench/swarm_learning.py cartpole --curves curves.csv
-    OMP_NUM_THREADS=1 python tests/bench/swarm_learning.py two --policies shared
+    OMP_NUM_THREADS=1 python tests/bench/swarm_learning.py two-shared --stop
+    OMP_NUM_THREADS=1 python tests/bench/swarm_learning.py two-each --stop
     OMP_NUM_THREADS=1 python tests/bench/swarm_learning.py formation --seeds 0
-    OMP_NUM_THREADS=1 python tests/bench/swarm_learning.py spread --critic central
     python tests/bench/swarm_learning.py figure --curves curves.csv --out docs/swarm-learning.svg
 
-One line of JSON for each seed. `reached` is the agent-steps after which the mean over the last 100 episodes was at the
-goal for the first time (for two agents: the mean of each), `last` that mean at the end. `cpu_s` is of this process,
-`wall_s` holds what other work on the machine took.
+One line of JSON for each seed. `reached` is the agent-steps after which the mean over the last 100 episodes (formation:
+10) was at the goal for the first time (for two agents: that of each), `last` that mean at the end. `cpu_s` is of this
+process, `wall_s` holds what other work on the machine took.
 """
 
 import argparse
@@ -26,10 +26,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "swarm"))
 
 from swarm_learning_figure import Curve, figure
+from swarm_learning_table import table
 from swarm_learning_tasks import TASKS, Task, evaluations
 
-WINDOW = 100
-"""Episodes that a score is the mean of."""
 POINTS = 60
 """Of each curve in the CSV."""
 COLUMNS = ("task", "seed", "agent_steps", "cpu_s", "score")
@@ -37,8 +36,9 @@ COLUMNS = ("task", "seed", "agent_steps", "cpu_s", "score")
 
 @dataclass
 class Progress:
-    """What a training came to so far."""
+    """What a training came to so far; a score is the mean over the last `window` episodes."""
 
+    window: int
     scores: list[tuple[float, ...]] = field(default_factory=list)
     """Of each episode, and each agent for itself."""
     reached: int | None = None
@@ -47,7 +47,7 @@ class Progress:
 
     def note(self, scores: Iterable[tuple[float, ...]], goal: float, steps: int, cpu_s: float) -> None:
         self.scores += scores
-        if len(self.scores) < WINDOW:
+        if len(self.scores) < self.window:
             return
         self.points.append((steps, cpu_s, self.mean))
         if self.reached is None and self.mean >= goal:
@@ -56,7 +56,7 @@ class Progress:
     @property
     def mean(self) -> float:
         """Of the last episodes; the lowest of those of all agents."""
-        return float(np.mean(self.scores[-WINDOW:], axis=0).min())
+        return float(np.mean(self.scores[-self.window :], axis=0).min())
 
     def thinned(self) -> list[tuple[int, float, float]]:
         every = max(1, len(self.points) // POINTS)
@@ -65,7 +65,7 @@ class Progress:
 
 def train(task: Task, seed: int, *, most: int, stop: bool) -> tuple[dict[str, Any], Progress]:
     """One training of at most that many agent-steps; with `stop` it ends at the goal."""
-    trainer, progress = task.trainer(seed), Progress()
+    trainer, progress = task.trainer(seed), Progress(task.window)
     wall, cpu = time.perf_counter(), time.process_time()
     while trainer.agent_steps < most:
         done = trainer.iterate()
@@ -140,6 +140,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     command.add_argument("--curves", type=Path, required=True)
     command.add_argument("--out", type=Path, required=True)
     command.set_defaults(does=draw)
+    command = commands.add_parser("table", help="the table of lines of JSON from standard input")
+    command.set_defaults(does=lambda given: print(table(map(json.loads, sys.stdin)), end=""))
     given = parser.parse_args(arguments)
     does: Callable[[argparse.Namespace], None] = given.does
     does(given)

@@ -1,7 +1,7 @@
 """The trainings of tests/bench/swarm_learning.py: worlds, settings, goals."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import gymnasium
@@ -34,6 +34,9 @@ class Task:
     """By seed."""
     config: TrainerConfig
     score: Callable[[Episode], tuple[float, ...]]
+    """Of each agent, or of all together."""
+    window: int = 100
+    """Episodes that the mean is taken over."""
     tests: Mapping[str, Callable[[], FormationVector]] | None = None
     """Worlds in which the policy is looked at afterwards."""
 
@@ -86,6 +89,7 @@ IMPALA = LearnerConfig(
     value_coefficient=0.05, max_grad_norm=40.0, standardise=Standardise.none,
 )  # fmt: skip
 """The published setting for CartPole (RLlib's tuned example), with the entropy term and the value normaliser."""
+TWO = replace(IMPALA, learning_rate=1e-3)
 PPO = LearnerConfig(learning_rate=1e-3, minibatch=5000, gamma=0.97)
 
 
@@ -103,17 +107,17 @@ TASKS = {
         ),
         Task(
             "two-shared", "Two CartPoles, one policy", "return of each", 350, 2_500_000, two_cartpoles,
-            TrainerConfig(steps=50, policy_map={"*": "cart"}, learner=IMPALA), _each,
+            TrainerConfig(steps=50, policy_map={"*": "cart"}, learner=TWO), _each,
         ),
         Task(
             "two-each", "Two CartPoles, two policies", "return of each", 350, 2_500_000, two_cartpoles,
-            TrainerConfig(steps=50, learner=IMPALA), _each,
+            TrainerConfig(steps=50, learner=TWO), _each,
         ),
         Task(
             "formation", "Formation of 100 agents, PPO", "share of slots held", 0.9, 1_500_000,
             partial(formation, 100, 5),
             TrainerConfig(steps=100, policy=PolicyConfig(log_std=-0.5), learner=PPO),
-            lambda episode: (episode.metrics["held_within_tenth_of_radius"],),
+            lambda episode: (episode.metrics["held_within_tenth_of_radius"],), 10,
             {"100": partial(formation, 100, 10, seed=1), "1000": partial(formation, 1000, 3, seed=2)},
         ),
     )
