@@ -85,7 +85,11 @@ class Learning:
             self.place(nodes, needs)
             self._begin()
             return
-        status = self._group.status()
+        try:
+            status = self._group.status()
+        except RankError as error:  # one that is to be ended does not answer; the next start ends it
+            self._failed(str(error), fatal=False, lost=self._group.lost_ranks())
+            return
         self._take(status.rows)
         self.version, self.done = status.version, status.done
         self.doing = status.doing[0] if status.doing else ""
@@ -96,8 +100,7 @@ class Learning:
         """Go on elsewhere, from a checkpoint made now."""
         if self._group is None or not self._runs:
             return
-        self._take(self._group.stop(LEAVE_S).rows)
-        self._runs = False
+        self.stop(LEAVE_S)
         self.place(nodes, needs)
         self._begin()
 
@@ -105,9 +108,13 @@ class Learning:
         """At a safe point, with a checkpoint."""
         if self._group is None or not self._runs:
             return
-        status = self._group.stop(timeout_s)
-        self._take(status.rows)
         self._runs = False
+        try:
+            status = self._group.stop(timeout_s)
+        except RankError as error:
+            _log.warning("%s", error)
+            return
+        self._take(status.rows)
         if status.error:
             _log.warning("%s; the run goes on from the checkpoint before", status.error)
 

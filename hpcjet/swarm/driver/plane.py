@@ -37,8 +37,8 @@ class Plane:
         self._on: dict[str, Node] = {}
         self._servers: dict[str, str] = {}
         """Name -> Ray's id of the node."""
-        self._pool_at: str | None = None
-        """The node of the only pool, where that is central."""
+        self.pool_at: str | None = None
+        """Ray's id of the node of the only pool, where that is central."""
         self._pids: dict[str, int] = {}
         self._asked: dict[str, tuple[Any, float]] = {}
         self._statuses: dict[str, Any] = {}
@@ -56,7 +56,7 @@ class Plane:
     ) -> None:
         """All of it. Raises what Ray raises of a node that is lost meanwhile."""
         if self._exp.pool.mode is Mode.central:
-            self._pool_at = learners.ranks[0]
+            self.pool_at = learners.ranks[0]
         self.index = start_index(self._head, self._exp.pool, staleness, seed=seed, seats=seats)
         start_servers(self._exp.weights, head=self._head, primary=learners.primary, standby=learners.standby)
         self._servers = dict(zip(SERVERS, (learners.primary, learners.standby), strict=True))
@@ -72,7 +72,7 @@ class Plane:
 
     def pool(self, node_id: str) -> str:
         """Where who acts on this node puts what it did."""
-        return pool_name(self._on[self._pool_at or node_id])
+        return pool_name(self._on[self.pool_at or node_id])
 
     @property
     def caches(self) -> list[str]:
@@ -80,7 +80,7 @@ class Plane:
 
     @property
     def pools(self) -> list[str]:
-        return [pool_name(node) for node in self._on.values() if self._pool_at in (None, node.node_id)]
+        return [pool_name(node) for node in self._on.values() if self.pool_at in (None, node.node_id)]
 
     def remove(self, node: Node, nodes: Sequence[Node], primary: Node) -> int:
         """A node is gone, or is to be given back: what is left moves. How many fragments are lost.
@@ -95,8 +95,8 @@ class Plane:
         lost = self.ask(lambda: self.index.node_lost.remote(node.name)) or 0
         for name in [name for name, at in self._servers.items() if at == node.node_id]:
             self._replace(name, nodes, primary)
-        if self._pool_at == node.node_id:
-            self._pool_at = primary.node_id
+        if self.pool_at == node.node_id:
+            self.pool_at = primary.node_id
             self._add(primary)
         return int(lost)
 
@@ -172,7 +172,7 @@ class Plane:
         self._on[node.node_id] = node
         try:
             start_cache(node.node_id, cache_name(node), SERVERS, self._exp.cache)
-            if self._pool_at in (None, node.node_id):
+            if self.pool_at in (None, node.node_id):
                 start_pool(node.node_id, pool_name(node), node.name, self._exp.pool)
         except no_answer() as error:
             _log.warning("%s: cache or pool did not start: %s", node.name, str(error).partition("\n")[0])

@@ -71,7 +71,7 @@ class Training:
 
     def stop(self) -> None:
         """At a safe point, with a checkpoint: hosts have to be there for it."""
-        self._learning.stop(self._plan.end_timeout_s * STOP_SHARE)
+        self._learning.stop(self._plan.stop_timeout_s(time_limit=True) * STOP_SHARE)
         self._take_rows()
 
     def end(self) -> None:
@@ -187,10 +187,17 @@ class Training:
     def _lose(self, node: Node) -> None:
         seats = self._seats.on(node.node_id)
         self._seats.take_off(seats, tell=False)
-        primary = self._beside_learners()
-        lost = self._plane.remove(node, self._nodes.usable, primary)
+        lost = self._remove(node)
         again = self._seats.again(seats) if seats else self._any_seat()
         self.losses.lost(f"node {node.name}", again, fragments=lost)
+
+    def _remove(self, node: Node) -> int:
+        """Its part of the data plane goes; how many fragments are lost."""
+        pool = self._plane.pool_at
+        lost = self._plane.remove(node, self._nodes.usable, self._beside_learners())
+        if self._plane.pool_at != pool:
+            self._move(list(self._seats.all.values()))  # they know the pool by its name
+        return lost
 
     def _beside_learners(self) -> Node:
         usable = self._nodes.usable
@@ -237,8 +244,7 @@ class Training:
         for node in self._nodes.draining:
             if time.time() < self._emptied.get(node.node_id, 0.0) and self._plane.holds(node):
                 continue
-            lost = self._plane.remove(node, self._nodes.usable, self._beside_learners())
-            self.losses.fragments += lost
+            self.losses.fragments += self._remove(node)
             self._emptied.pop(node.node_id, None)
             self._nodes.give_back(node)
 
