@@ -9,6 +9,10 @@ from hpcjet.swarm.spaces.observations import ObservationEncoder
 from hpcjet.swarm.spaces.refusal import Misfit
 from hpcjet.swarm.vector import Floats
 
+WITHOUT = "set exp.policy.central_critic=false"
+MOST = 100_000
+"""Numbers in a state: a picture of the whole world, as some environments have it, would be kept for every step."""
+
 
 def state_space(env: Any) -> Any | None:
     """Its `state_space`, or None if it has no state.
@@ -22,7 +26,7 @@ def state_space(env: Any) -> Any | None:
     own = getattr(type(getattr(env, "unwrapped", env)), "state", None)
     if space is None and own not in (None, AECEnv.state, ParallelEnv.state):
         raise bad("state_space", None, "an environment with state() has a space for it",
-            "give it a state_space, or set policy.central_critic=false",
+            f"give it a state_space, or {WITHOUT}",
         )  # fmt: skip
     return space
 
@@ -33,6 +37,9 @@ class StateEncoder:
     def __init__(self, space: Any, *, path: str) -> None:
         self._encoder = ObservationEncoder(space, path=path, what="state")
         self.size = self._encoder.size
+        if self.size > MOST:
+            allowed = f"a central critic takes at most {MOST:,} numbers"
+            raise bad("state_space", f"{self.size:,} numbers", allowed, f"wrap the environment, or {WITHOUT}")
 
     def row(self, state: Any) -> Floats:
         """[S]. Raises Misfit."""

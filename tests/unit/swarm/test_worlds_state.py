@@ -84,8 +84,18 @@ def test_a_state_without_a_space_is_refused() -> None:
         def state(self) -> Any:
             return np.zeros(3)
 
-    with pytest.raises(ConfigError, match=r"state_space=None is not allowed: .* or set policy.central_critic=false"):
+    with pytest.raises(
+        ConfigError, match=r"state_space=None is not allowed: .* or set exp.policy.central_critic=false"
+    ):
         Worlds([lambda: ParallelWorld(Unsaid())], seed=0, with_state=True)
+
+
+def test_a_picture_as_a_state_is_refused() -> None:
+    class Picture(Shown):
+        state_space = Box(0, 255, (560, 880, 3), np.uint8)
+
+    with pytest.raises(ConfigError, match=r"state_space=1,478,400 numbers is not allowed: .* at most 100,000 numbers"):
+        Worlds([lambda: ParallelWorld(Picture(leaving(), ["a", "b"]))], seed=0, with_state=True)
 
 
 def test_states_of_different_size_are_refused() -> None:
