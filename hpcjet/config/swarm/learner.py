@@ -75,11 +75,15 @@ class LearnerConfig:
 
     def __post_init__(self) -> None:
         for key in ("epochs", "minibatch", "microbatch"):
-            at_least(key, getattr(self, key), 1)
+            at_least(f"exp.learner.{key}", getattr(self, key), 1)
         for key in ("learning_rate", "adam_epsilon", "clip", "value_clip", "huber_delta", "max_grad_norm"):
             value = getattr(self, key)
             if value is not None and not value > 0:
-                raise bad(key, value, "it must be above 0", f"set {key} to a positive number")
+                raise bad(
+                    f"exp.learner.{key}", value, "it must be above 0", f"set exp.learner.{key} to a positive number"
+                )
         for key in ("gamma", "trace"):
             if not 0 <= getattr(self, key) <= 1:
-                raise bad(key, getattr(self, key), "it must be from 0 to 1", f"set {key}=0.95")
+                raise bad(
+                    f"exp.learner.{key}", getattr(self, key), "it must be from 0 to 1", f"set exp.learner.{key}=0.95"
+                )

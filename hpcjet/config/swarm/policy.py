@@ -42,8 +42,8 @@ class PolicyConfig:
 
     def __post_init__(self) -> None:
         for width in self.hidden:
-            at_least("hidden", width, 1)
+            at_least("exp.policy.hidden", width, 1)
         if not self.log_std >= self.log_std_least:
             raise bad("log_std", self.log_std, f"log_std_least is {self.log_std_least}", "raise it or lower that")
         if not 0 <= self.value_norm_beta < 1:
-            raise bad("value_norm_beta", self.value_norm_beta, "0 or more, below 1", "set it to 0.99")
+            raise bad("exp.policy.value_norm_beta", self.value_norm_beta, "0 or more, below 1", "set it to 0.99")

@@ -54,8 +54,8 @@ class RateConfig:
     """By how many samples acting or learning may run ahead; 0 for no rate limit."""
 
     def __post_init__(self) -> None:
-        at_least("pool.rate.error_buffer", self.error_buffer, 0)
-        at_least("pool.rate.min_size", self.min_size, 1)
+        at_least("exp.pool.rate.error_buffer", self.error_buffer, 0)
+        at_least("exp.pool.rate.min_size", self.min_size, 1)
 
 
 @dataclass
@@ -93,16 +93,16 @@ class PoolConfig:
 
     def __post_init__(self) -> None:
         for name in ("node_bytes", "capacity"):
-            at_least(f"pool.{name}", getattr(self, name), 1)
-        at_least("pool.ahead", self.ahead, -1)
+            at_least(f"exp.pool.{name}", getattr(self, name), 1)
+        at_least("exp.pool.ahead", self.ahead, -1)
         for name in ("max_times", "alpha", "beta", "insert_timeout_s"):
-            at_least(f"pool.{name}", getattr(self, name), 0)
+            at_least(f"exp.pool.{name}", getattr(self, name), 0)
         for name in ("node_quota", "group_quota"):
             if not 0 < (share := getattr(self, name)) <= 1:
-                raise bad(f"pool.{name}", share, "a share above 0, up to 1", f"set pool.{name}=1 for none")
+                raise bad(f"exp.pool.{name}", share, "a share above 0, up to 1", f"set exp.pool.{name}=1 for none")
         if self.rate.min_size > self.capacity:
             allowed = f"pool.capacity={self.capacity} fragments can never hold so many, and nothing would be sampled"
-            raise bad("pool.rate.min_size", self.rate.min_size, allowed, "lower it, or raise pool.capacity")
+            raise bad("exp.pool.rate.min_size", self.rate.min_size, allowed, "lower it, or raise exp.pool.capacity")
         if self.max_times == 0 and self.when_full is WhenFull.wait:
             allowed = "nothing would ever make room (pool.when_full=wait)"
-            raise bad("pool.max_times", 0, allowed, "set pool.when_full=evict, or a number of times")
+            raise bad("exp.pool.max_times", 0, allowed, "set exp.pool.when_full=evict, or a number of times")

@@ -39,8 +39,8 @@ class StalenessConfig:
     """How many fragments one update learns from; 0: one of each seat, for each policy and group that it acts for."""
 
     def __post_init__(self) -> None:
-        at_least("staleness.eta", self.eta, 0)
-        at_least("staleness.fragments", self.fragments, 0)
+        at_least("exp.staleness.eta", self.eta, 0)
+        at_least("exp.staleness.fragments", self.fragments, 0)
 
     def resolved(self, seats: int, routes: int) -> "StalenessConfig":
         """With a number of fragments: `routes` is how many a seat makes at a time, one for each policy and group."""

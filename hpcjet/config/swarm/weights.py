@@ -15,8 +15,8 @@ class WeightsConfig:
     """Versions that a server keeps."""
 
     def __post_init__(self) -> None:
-        at_least("weights.lease_s", self.lease_s, 0.1)
-        at_least("weights.keep", self.keep, 1)
+        at_least("exp.weights.lease_s", self.lease_s, 0.1)
+        at_least("exp.weights.keep", self.keep, 1)
 
 
 @dataclass
@@ -30,4 +30,4 @@ class CacheConfig:
     """Tell the nodes of each new version. It comes sooner to them; they ask all the same, since a push can be lost."""
 
     def __post_init__(self) -> None:
-        at_least("weights.sync_every", self.sync_every, 1)
+        at_least("exp.cache.sync_every", self.sync_every, 1)

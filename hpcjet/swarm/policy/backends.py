@@ -12,9 +12,11 @@ KNOWN = {"torch": "hpcjet.swarm.torch_backend"}
 def backend(name: str) -> Backend:
     """A known one, or a module of the user's own (with a dot in its name). Raises ConfigError."""
     if "." not in name and name not in KNOWN:
-        raise bad("backend", name, f"known are {', '.join(KNOWN)}, or a module's dotted name", "set backend=torch")
+        raise bad(
+            "exp.backend", name, f"known are {', '.join(KNOWN)}, or a module's dotted name", "set exp.backend=torch"
+        )
     module = import_module(KNOWN.get(name, name))
     for wanted in ("make_policy", "make_learner"):
         if not hasattr(module, wanted):
-            raise bad("backend", name, f"it has no {wanted}", "see hpcjet.swarm.policy.Backend")
+            raise bad("exp.backend", name, f"it has no {wanted}", "see hpcjet.swarm.policy.Backend")
     return cast(Backend, module)

@@ -29,7 +29,9 @@ def routes(spec: VectorSpec, policy_map: Mapping[str, str]) -> list[Route]:
     """
     for group in policy_map:
         if group != OTHERS and group not in spec.groups:
-            raise bad("policy_map", group, f"groups are {', '.join(spec.groups)}, and {OTHERS}", "name one of these")
+            raise bad(
+                "exp.policy_map", group, f"groups are {', '.join(spec.groups)}, and {OTHERS}", "name one of these"
+            )
     return [
         route
         for group, form in spec.groups.items()
@@ -50,7 +52,7 @@ def policy_specs(spec: VectorSpec, all_routes: list[Route], *, central_critic: b
         other = first.setdefault(route.policy, route.group)
         if known != form:
             allowed = f"{other} has {known}, {route.group} has {form}"
-            raise bad("policy_map", route.policy, allowed, "give these groups policies of their own")
+            raise bad("exp.policy_map", route.policy, allowed, "give these groups policies of their own")
     return specs
 
 

@@ -21,17 +21,17 @@ def check_limits(config: PoolConfig, staleness: StalenessConfig) -> None:
     """Raise ConfigError for limits under which acting and learning come to wait for each other for ever."""
     needed = staleness.fragments if config.max_times == 0 else -(-staleness.fragments // config.max_times)
     if config.max_times and needed > config.capacity:
-        allowed = f"an update needs {needed} fragments (staleness.fragments={staleness.fragments})"
-        raise bad("pool.capacity", config.capacity, allowed, "raise it")
+        allowed = f"an update needs {needed} fragments (exp.staleness.fragments={staleness.fragments})"
+        raise bad("exp.pool.capacity", config.capacity, allowed, "raise it")
     if not config.rate.error_buffer:
         return
     _check_with_budget(config, staleness)
-    wanted, key = config.rate.samples_per_insert, "pool.rate.samples_per_insert"
+    wanted, key = config.rate.samples_per_insert, "exp.pool.rate.samples_per_insert"
     if config.max_times and wanted > config.max_times:
-        allowed = f"a fragment is sampled {config.max_times} times at most (pool.max_times), and inserts would stop"
-        raise bad(key, wanted, allowed, f"set pool.max_times={int(-(-wanted // 1))}, or lower it")
+        allowed = f"a fragment is sampled {config.max_times} times at most (exp.pool.max_times), and inserts would stop"
+        raise bad(key, wanted, allowed, f"set exp.pool.max_times={int(-(-wanted // 1))}, or lower it")
     if config.when_full is WhenFull.wait and wanted < config.max_times:
-        allowed = f"room comes only of fragments that were sampled {config.max_times} times (pool.max_times)"
+        allowed = f"room comes only of fragments that were sampled {config.max_times} times (exp.pool.max_times)"
         raise bad(key, wanted, allowed, f"set it to {config.max_times}, or pool.when_full=evict")
 
 
@@ -42,8 +42,8 @@ def _check_with_budget(config: PoolConfig, staleness: StalenessConfig) -> None:
     rate, batch = config.rate, staleness.fragments
     first, most = (staleness.bound + 1) * batch, rate.samples_per_insert
     if rate.min_size > first:
-        allowed = f"no more than {first} fragments are begun before the first update (staleness.eta, .fragments)"
-        raise bad("pool.rate.min_size", rate.min_size, allowed, "lower it, or set staleness.mode=async")
+        allowed = f"no more than {first} fragments are begun before the first update (exp.staleness.eta, .fragments)"
+        raise bad("exp.pool.rate.min_size", rate.min_size, allowed, "lower it, or set exp.staleness.mode=async")
     if most < 1 or most * first - batch < most * rate.min_size - rate.error_buffer:
         allowed = f"each version lets {batch} fragments in, and an update samples as many: it would wait for ever"
-        raise bad("pool.rate", rate, allowed, "raise error_buffer and samples_per_insert, or lower min_size")
+        raise bad("exp.pool.rate", rate, allowed, "raise error_buffer and samples_per_insert, or lower min_size")
