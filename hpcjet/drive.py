@@ -110,10 +110,13 @@ def _connected(ray: Any, where: dict[str, Any]) -> Iterator[None]:
         yield
         return
     address = f"{where['address']}:{where['gcs_port']}"
+    handler = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
     except ConnectionError as error:
         raise BootstrapError(f"the driver cannot connect to Ray at {address}: {error.__cause__ or error}") from error
+    # ray.init has set its own, which ends the process as sys.exit does: no workload would know why.
+    signal.signal(signal.SIGTERM, handler)
     try:
         yield
     finally:

@@ -40,9 +40,8 @@ class Budget:
     """
 
     def __init__(self, config: StalenessConfig) -> None:
-        at_least(
-            "exp.staleness.fragments", config.fragments, 1
-        )  # `resolved` makes a number of the 0 that is allowed there
+        # `resolved` makes a number of the 0 that is allowed there.
+        at_least("exp.staleness.fragments", config.fragments, 1)
         self.config = config
         self.version = 0
         self.admitted = 0
