@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import ray
 from ray.cluster_utils import Cluster
-from swarm_plane import Plane
+from swarm_fake_plane import Plane
 
 from hpcjet.config.swarm.environment import EnvironmentConfig, GymnasiumConfig
 from hpcjet.config.swarm.formation import FormationConfig

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import swarm_fakes
-from swarm_plane import Plane
+from swarm_fake_plane import Plane
 
 from hpcjet.config.swarm.environment import GymnasiumConfig
 from hpcjet.config.swarm.formation import FormationConfig

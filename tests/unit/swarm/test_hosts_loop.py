@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import swarm_fakes
 from swarm_fakes import Scene, Scripted
-from swarm_plane import Plane
+from swarm_fake_plane import Plane
 from test_worlds_lives import scene
 
 from hpcjet.config.swarm.environment import Api, EnvironmentConfig, GymnasiumConfig, PettingZooConfig
@@ -183,7 +183,13 @@ def test_worlds_that_cannot_be_resumed_get_other_seeds_when_they_begin_anew() ->
     assert [loop.seat.life for loop in (resumed, killed, twice)] == [1, 1, 2]
     seeds = [loop.seat.seeds for loop in (first, resumed, killed, twice)]
     assert seeds[1] == seeds[2]
-    assert len(set(seeds)) == 3
+    assert [len(set(each)) for each in zip(*seeds, strict=True)] == [3, 3]
+    for loop in (resumed, killed, twice):
+        loop.once()
+        settle(loop)
+    begin = [fragment.observation[0].tobytes() for _, fragment in plane.inserted]
+    assert begin[1] == begin[2]
+    assert len(set(begin)) == 3
 
 
 def test_one_that_joins_late_takes_its_place_beside_the_others() -> None:
