@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import swarm_fakes
-from swarm_fakes import Scene, Scripted
 from swarm_fake_plane import Plane
+from swarm_fakes import Scene, Scripted
 from test_worlds_lives import scene
 
 from hpcjet.config.swarm.environment import Api, EnvironmentConfig, GymnasiumConfig, PettingZooConfig

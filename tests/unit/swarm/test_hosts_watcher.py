@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import swarm_fakes
-from swarm_fakes import Scripted
 from swarm_fake_plane import Plane
+from swarm_fakes import Scripted
 from test_worlds_lives import scene
 
 from hpcjet.config.swarm.environment import PettingZooConfig
