@@ -36,7 +36,7 @@ def test_two_ranks_of_which_one_is_killed_go_on_from_the_newest_checkpoint(tmp_p
         "first": True, "checkpoints": True, "not far back": True, "second": True,
         "row": {"lag_max": found["row"]["lag_max"], "samples": 540.0, "valid_share": 1.0,
                 "fetched_bytes": found["row"]["fetched_bytes"]},
-        "no such node": "learner rank 1 (node ffffffff) has not started: ActorUnsched",
+        "no such node": "learner rank 1 (node aaaaaaaa) has not started: ActorUnsched",
         "end": [14, "", [10, 12, 14]], "policies": {"p": 14},
         "refused": [True, " FOLDER/00000014: policy: hidden=[8] is not allowed: this training has [9]; "
                     "set exp.policy.hidden as it was, or begin another run"],

@@ -34,6 +34,8 @@ class Plane(Protocol):
 
     def done(self, number: int, missing: Sequence[Key]) -> None: ...
 
+    def update_priorities(self, priorities: Mapping[Key, float]) -> None: ...
+
     def advance(self, version: int) -> None:
         """Also where the index was started again."""
 
@@ -124,6 +126,9 @@ class Chief:
         if not any(each.fragments for each in told):
             log.warning("version %d: all %d fragments were gone", self.version, self._chosen)
             self._samples = {}
+
+    def prioritise(self, left: Sequence[Mapping[Key, float]]) -> None:
+        self.plane.update_priorities({key: priority for each in left for key, priority in each.items()})
 
     def learned(self, metrics: Mapping[str, Mapping[str, float]], seconds: float) -> None:
         self.agent_steps += sum(each.agent_steps for each in self._told)

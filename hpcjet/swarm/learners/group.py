@@ -92,7 +92,10 @@ class LearnerGroup:
         return list(self._lost)
 
     def kill(self) -> None:
-        """End all ranks, as they are. Raises RankError if one does not end."""
+        """End all ranks, as they are. Raises RankError if one does not end.
+
+        A process that hangs, or whose node cannot be reached, ends as soon as it goes on.
+        """
         import ray
 
         for each in self._ranks:

@@ -3,6 +3,9 @@
 Rank 0 holds a key-value store on its node's address in Ray's network and a port that the kernel chose; the driver
 brings both to the others. The interface is the one that has the address (the node agent has said so by
 GLOO_SOCKET_IFNAME where there is one): a host's name may stand for loopback, or for another network.
+
+Nobody proves who they are on these connections, as everywhere in torch.distributed: the network has to be the cluster's
+own, and only what is learned goes over them. Fragments and weights go through Ray, which asks for the run's token.
 """
 
 import os

@@ -49,6 +49,9 @@ class RayPlane:
     def done(self, number: int, missing: Sequence[Key]) -> None:
         self._ask(lambda index: _get(index.done.remote(number, missing)))
 
+    def update_priorities(self, priorities: Mapping[Key, float]) -> None:
+        self._ask(lambda index: _get(index.update_priorities.remote(list(priorities), list(priorities.values()))))
+
     def advance(self, version: int) -> None:
         try:
             self._ask(lambda index: _get(index.advance.remote(version)))

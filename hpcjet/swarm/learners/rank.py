@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from hpcjet.swarm.learners.spec import LearnerSpec
 from hpcjet.swarm.learners.split import Order
+from hpcjet.swarm.learning.priority import priorities_of
 from hpcjet.swarm.learning.ranks import Ranks
 from hpcjet.swarm.policy.backends import backend
 from hpcjet.swarm.policy.interface import Learner
@@ -50,6 +51,9 @@ class Leads(Protocol):
 
     def began(self) -> None:
         """All ranks are as rank 0 is."""
+
+    def prioritise(self, left: Sequence[Mapping[Key, float]]) -> None:
+        """The priorities of what each rank learned from."""
 
     def states(self) -> Mapping[str, Any]:
         """The learners' states as they are now."""
@@ -142,8 +146,22 @@ class Rank:
             )
             for policy, batch in batches.items()
         }  # fmt: skip
+        if self.spec.prioritised:
+            left = self.talk.gather(self._priorities(batches))
+            if self.chief is not None:
+                self.chief.prioritise(left)
         if self.chief is not None:
             self.chief.learned(metrics, time.perf_counter() - began)
+
+    def _priorities(self, batches: Mapping[str, Batch]) -> dict[Key, float]:
+        """By the policies as they are now."""
+        return {
+            chosen.key: priority
+            for name, batch in batches.items()
+            for chosen, priority in zip(
+                batch.chosen, priorities_of(batch.fragments, self.learners[name].policy, self.spec.learner), strict=True
+            )
+        }
 
     def _digest(self) -> str:
         alone = self.talk.ranks.size == 1

@@ -38,6 +38,8 @@ class LearnerSpec:
     """Names of caches that are told of each new version."""
     compression: Compression = Compression.none
     """Of what is fetched."""
+    prioritised: bool = False
+    """Tell the index after each update how much there is still to learn from what was learned from."""
     seats: tuple[str, ...] = ()
     """Those whose states go into checkpoints; none where a resume need not be exact."""
     checkpoint_every: int = 10

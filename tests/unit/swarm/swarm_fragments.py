@@ -14,10 +14,12 @@ from hpcjet.swarm.vector import WorldVector
 SMALL = PolicyConfig(hidden=[8], log_std=-0.5)
 
 
-def learner_for(vector: WorldVector, config: LearnerConfig, ranks: Ranks = ALONE) -> Learner:
+def learner_for(
+    vector: WorldVector, config: LearnerConfig, ranks: Ranks = ALONE, policy: PolicyConfig = SMALL
+) -> Learner:
     (group,) = vector.spec.groups.values()
     spec = PolicySpec(group.observation_size, group.actions, group.has_mask, vector.spec.state_size)
-    return make_learner(make_policy(spec, SMALL, seed=1), config, seed=2, ranks=ranks)
+    return make_learner(make_policy(spec, policy, seed=1), config, seed=2, ranks=ranks)
 
 
 def fragment_of(vector: WorldVector, learner: Learner, steps: int = 12) -> Fragment:

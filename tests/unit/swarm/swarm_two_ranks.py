@@ -1,18 +1,21 @@
 """Two ranks over gloo: `swarm_two_ranks.py RANK FOLDER`. Run by test_ranks.py; what each ends with is in FOLDER."""
 
 import sys
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from swarm_fragments import formation, fragment_of, learner_for, settings
+from swarm_fragments import SMALL, formation, fragment_of, learner_for, settings
 
 from hpcjet.config.swarm.learner import Algorithm, LearnerConfig, Standardise
+from hpcjet.config.swarm.policy import PolicyConfig
 from hpcjet.swarm.fragment import Fragment
 from hpcjet.swarm.learning.ranks import ALONE, Distributed, Ranks
 
+SEEING = replace(SMALL, observation_norm=True)
 CASES = {
     "ppo": (settings(Algorithm.ppo, minibatch=10_000, microbatch=50), 2),
     "ppo, by node": (settings(Algorithm.ppo, minibatch=10_000, standardise=Standardise.node), 1),
@@ -20,6 +23,8 @@ CASES = {
     "vtrace, by node": (settings(Algorithm.vtrace, minibatch=10_000, standardise=Standardise.node), 1),
     "a rank with nothing": (settings(Algorithm.ppo, minibatch=10_000), 3),
     "vtrace, a rank with nothing": (settings(Algorithm.vtrace, minibatch=10_000), 3),
+    "inputs normalised": (settings(Algorithm.ppo, minibatch=10_000), 2),
+    "vtrace, inputs normalised, a rank with nothing": (settings(Algorithm.vtrace, minibatch=10_000), 3),
     "many steps": (settings(Algorithm.ppo, minibatch=50), 2),
     "vtrace, many steps": (settings(Algorithm.vtrace, minibatch=50), 2),
 }
@@ -29,24 +34,25 @@ NODES = (1, 0, 1)
 UPDATES = 3
 
 
-def fragments(config: LearnerConfig) -> list[Fragment]:
+def fragments(config: LearnerConfig, policy: PolicyConfig) -> list[Fragment]:
     """Of unequal length where it may be."""
-    learner = learner_for(formation(with_state=True), config)
+    learner = learner_for(formation(with_state=True), config, policy=policy)
     lengths = (12, 12, 12) if config.algorithm is Algorithm.vtrace else (12, 4, 7)
     return [fragment_of(formation(seed=seed, with_state=True), learner, steps) for seed, steps in enumerate(lengths)]
 
 
-def learned(config: LearnerConfig, ranks: Ranks, first: int, last: int) -> dict[str, np.ndarray]:
+def learned(name: str, ranks: Ranks, first: int, last: int) -> dict[str, np.ndarray]:
     """Weights and metrics after some updates from fragments first to last."""
-    learner = learner_for(formation(with_state=True), config, ranks)
-    mine = fragments(config)[first:last]
+    config, policy = CASES[name][0], SEEING if "inputs" in name else SMALL
+    learner = learner_for(formation(with_state=True), config, ranks, policy)
+    mine = fragments(config, policy)[first:last]
     for _ in range(UPDATES):
         metrics = learner.update(mine, nodes=NODES[first:last])
     return {**learner.policy.weights(), **{f"metric {name}": np.array(value) for name, value in metrics.items()}}
 
 
 def alone(name: str) -> dict[str, np.ndarray]:
-    return learned(CASES[name][0], ALONE, 0, 3)
+    return learned(name, ALONE, 0, 3)
 
 
 def main(rank: int, folder: Path) -> None:
@@ -54,11 +60,11 @@ def main(rank: int, folder: Path) -> None:
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2, timeout=timedelta(seconds=60)
     )
-    for name, (config, first) in CASES.items():
+    for name, (_, first) in CASES.items():
         mine = (0, first) if rank == 0 else (first, 3)
-        one = learned(config, Distributed(), *mine)
+        one = learned(name, Distributed(), *mine)
         if name in REPEATED:
-            again = learned(config, Distributed(), *mine)
+            again = learned(name, Distributed(), *mine)
             assert all((one[key] == again[key]).all() for key in one), f"{name}: not bit-equal when repeated"
         np.savez(folder / f"{name}-{rank}.npz", **one)
     dist.destroy_process_group()

@@ -13,7 +13,7 @@ from swarm_fragments import SMALL, equal, formation, fragment_of, learner_for, s
 from swarm_threads import OfThread, Threads
 
 from hpcjet.config.swarm.learner import Algorithm
-from hpcjet.config.swarm.pool import PoolConfig
+from hpcjet.config.swarm.pool import Order, PoolConfig
 from hpcjet.config.swarm.staleness import StalenessConfig, StalenessMode, TooOld
 from hpcjet.errors import ConfigError
 from hpcjet.swarm.checkpoints import newest_checkpoint, versions
@@ -23,6 +23,7 @@ from hpcjet.swarm.learners.chief import Chief, IndexAnew
 from hpcjet.swarm.learners.meeting import One
 from hpcjet.swarm.learners.rank import Rank
 from hpcjet.swarm.learners.spec import LearnerSpec
+from hpcjet.swarm.learning.priority import priorities_of
 from hpcjet.swarm.pool import Index, Key, Sample, entry_of
 from hpcjet.swarm.pool.fetching import Batch, join
 
@@ -34,8 +35,8 @@ SEATS = ("seat-0000", "seat-0001", "seat-0002")
 class World:
     """Index, pools, parameter server and hosts, all at once: each update is preceded by a fragment of each seat."""
 
-    def __init__(self, staleness: StalenessConfig) -> None:
-        self.staleness = staleness
+    def __init__(self, staleness: StalenessConfig, pool: PoolConfig | None = None) -> None:
+        self.staleness, self.pool = staleness, pool or PoolConfig()
         self.index = self._anew()
         self.published: list[tuple[int, Any]] = []
         self.fragments: dict[Key, Fragment] = {}
@@ -44,6 +45,7 @@ class World:
         self.dies_at = -1
         """The version at which the index is started again."""
         self.fetched: list[int] = []
+        self.priorities: list[dict[Key, float]] = []
         self.done_with: list[Sequence[Key]] = []
 
     def recover(self, version: int, state: Mapping[str, Any] | None) -> None:
@@ -75,6 +77,10 @@ class World:
     def advance(self, version: int) -> None:
         self.index.advance(version)
 
+    def update_priorities(self, priorities: Mapping[Key, float]) -> None:
+        self.priorities.append(dict(priorities))
+        self.index.update_priorities(list(priorities), list(priorities.values()))
+
     def publish(self, version: int, weights: Mapping[str, Any]) -> None:
         assert version == self.index.budget.version, "the index hears of a version first"
         self.published.append((version, pickle.loads(pickle.dumps(weights))))
@@ -86,7 +92,7 @@ class World:
         return {seat: HostState(version, 12 * version, 0, {}, None) for seat in seats[:2]}
 
     def _anew(self) -> Index:
-        made = Index(PoolConfig(), self.staleness, seed=3)
+        made = Index(self.pool, self.staleness, seed=3)
         self.ready = False
         for node in "ab":
             made.join(f"pool-{node}", node)
@@ -272,6 +278,25 @@ def test_states_of_seats_are_kept_and_those_that_lack_named(tmp_path: Path, capl
     read = newest_checkpoint(tmp_path)
     assert read is not None and read.hosts.keys() == set(SEATS[:2]) and read.hosts[SEATS[0]].first_step == 48
     assert "no state of seat-0002" in caplog.text
+
+
+def test_priorities_are_those_after_the_update(tmp_path: Path) -> None:
+    config = PoolConfig(order=Order.prioritised, max_times=2)
+    world = World(replace(SYNC, mode=StalenessMode.hybrid), config)
+
+    def one(ranks: OfThread) -> Any:
+        rank = Rank(spec(tmp_path, prioritised=True, updates=1), ThreadTalk(ranks), world)
+        if ranks.rank == 0:
+            rank.chief = Chief(rank.spec, rank.learners, world, 2, rank.doing)
+        rank.run()
+        return rank.learners["agents"].policy
+
+    policy = Threads(2).all(one)[0]
+    (told,) = world.priorities
+    assert {key.number for key in told} == set(world.fetched)
+    for key, priority in told.items():
+        assert priorities_of([world.fragments[key]], policy, CONFIG) == [priority]
+        assert priority > 0
 
 
 def test_a_goal_in_agent_steps(tmp_path: Path) -> None:
