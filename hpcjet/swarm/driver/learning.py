@@ -1,6 +1,8 @@
 """The learners of a training, as the driver sees them: started, watched, and started again from a checkpoint."""
 
 import logging
+import queue
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -8,6 +10,7 @@ from hpcjet.config.swarm.exp import SwarmConfig
 from hpcjet.errors import WorkloadError
 from hpcjet.swarm.checkpoints import newest_checkpoint, versions
 from hpcjet.swarm.checkpoints.checkpoint import Checkpoint
+from hpcjet.swarm.driver.answers import no_answer
 from hpcjet.swarm.driver.losses import Losses
 from hpcjet.swarm.form import Form
 from hpcjet.swarm.learners import LearnerSpec, RankError
@@ -41,7 +44,8 @@ class Learning:
         self._gpus = False
         self._generation = 0
         self._failures = 0
-        self._runs = False
+        self._runs = self._starting = False
+        self._started: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self._rows: list[Row] = []
         self._told = 0
         """Rows so far."""
@@ -74,13 +78,16 @@ class Learning:
         return self._placed
 
     def start(self, spec: LearnerSpec) -> None:
-        """The first generation of this start. Raises WorkloadError if it does not come up."""
+        """The first generation of this start; `look` sees whether it came up."""
         self.spec, self._group = spec, LearnerGroup(spec)
         self._begin()
 
     def look(self, nodes: Sequence[Node], needs: Needs) -> None:
         """See how they do; start again those that died. Raises WorkloadError for what starting again does not mend."""
         assert self._group is not None
+        if self._starting:
+            self._see_start()
+            return
         if not self._runs:
             self.place(nodes, needs)
             self._begin()
@@ -98,11 +105,10 @@ class Learning:
 
     def leave(self, nodes: Sequence[Node], needs: Needs) -> None:
         """Go on elsewhere, from a checkpoint made now."""
-        if self._group is None or not self._runs:
-            return
         self.stop(LEAVE_S)
-        self.place(nodes, needs)
-        self._begin()
+        if not self._starting:
+            self.place(nodes, needs)
+            self._begin()
 
     def stop(self, timeout_s: float) -> None:
         """At a safe point, with a checkpoint."""
@@ -123,17 +129,34 @@ class Learning:
         return rows
 
     def _begin(self) -> None:
+        """Beside the loop, which has others to look after: processes take seconds to start."""
         assert self._group is not None
-        placed = self.placed
-        began = time.monotonic()
+        group, placed, generation = self._group, self.placed, self._generation
+        self._generation += 1
+
+        def start() -> None:
+            began = time.monotonic()
+            try:
+                group.start(placed.ranks, generation, threads=placed.threads, gpus=self._gpus)
+                _log.info("learners, generation %d, in %.1f s", generation, time.monotonic() - began)
+                self._started.put(None)
+            except Exception as error:  # the loop raises what is none of the ranks'
+                self._started.put(error)
+
+        self._starting = True
+        threading.Thread(target=start, name=f"learners-{generation}", daemon=True).start()
+
+    def _see_start(self) -> None:
+        """Whether they have started meanwhile."""
         try:
-            self._group.start(placed.ranks, self._generation, threads=placed.threads, gpus=self._gpus)
-            self._runs = True
-            _log.info("learners, generation %d, in %.1f s", self._generation, time.monotonic() - began)
-        except RankError as error:
-            self._failed(str(error), fatal=False, lost=[])
-        finally:
-            self._generation += 1
+            error = self._started.get_nowait()
+        except queue.Empty:
+            return
+        self._starting, self._runs = False, error is None
+        if isinstance(error, (RankError, *no_answer())):
+            self._failed(str(error).strip().partition("\n")[0], fatal=False, lost=[])
+        elif error is not None:
+            raise error
 
     def _failed(self, why: str, *, fatal: bool, lost: Sequence[int]) -> None:
         self._runs = False

@@ -37,10 +37,11 @@ class Losses:
         """What is awaited now, in a few words."""
         return f"goes on without {self._open[-1].what}" if self._open else ""
 
-    def lost(self, what: str, again: Callable[[], bool], *, fragments: int = 0) -> None:
+    def lost(self, what: str, again: Callable[[], bool], *, fragments: int = 0, at: float | None = None) -> None:
+        """`at`: when it was, in Unix seconds, where that is not now."""
         _log.warning("lost: %s, and with it %d fragments", what, fragments)
         self.fragments += fragments
-        self._open.append(Open(what, time.time(), fragments, again))
+        self._open.append(Open(what, at or time.time(), fragments, again))
 
     def look(self) -> None:
         for each in [each for each in self._open if each.again()]:

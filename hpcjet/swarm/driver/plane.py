@@ -41,6 +41,8 @@ class Plane:
         """Ray's id of the node of the only pool, where that is central."""
         self._pids: dict[str, int] = {}
         self._asked: dict[str, tuple[Any, float]] = {}
+        self._down: dict[str, float] = {}
+        """Since when (Unix seconds) a process gives no answer."""
         self._statuses: dict[str, Any] = {}
         self._held: dict[str, dict[str, Any]] = {}
         """What each pool said last."""
@@ -91,6 +93,7 @@ class Plane:
         for name in (cache_name(node), pool_name(node)):
             self._pids.pop(name, None)
             self._asked.pop(name, None)
+            self._down.pop(name, None)
             end_actor(name, wait=False)
         lost = self.ask(lambda: self.index.node_lost.remote(node.name)) or 0
         for name in [name for name, at in self._servers.items() if at == node.node_id]:
@@ -151,9 +154,11 @@ class Plane:
             try:
                 pid = int(ray.get(call))
             except no_answer():
+                self._down.setdefault(name, time.time())
                 continue
+            down = self._down.pop(name, None)
             if name in self._pids and self._pids[name] != pid:
-                self._losses.lost(f"the process of {name}", again())
+                self._losses.lost(f"the process of {name}", again(), at=down)
             self._pids[name] = pid
         if time.monotonic() > self._again:
             self._again = time.monotonic() + LOOK_S
@@ -185,6 +190,7 @@ class Plane:
         end_actor(name)
         self._pids.pop(name, None)
         self._asked.pop(name, None)
+        self._down.pop(name, None)
         made = start_actor(ServerActor, name, node.node_id, name, partner, self._exp.weights)
         made.start.remote()
         self._servers[name] = node.node_id
