@@ -1,4 +1,4 @@
-"""The `hpcjet` command: doctor, runs, status, logs, scale, cancel, resume, report, sweep, tasks, engine and more."""
+"""The `hpcjet` command: doctor, runs, status, logs, scale, cancel, resume, report, swarm, sweep, tasks and more."""
 
 import argparse
 import sys
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hpcjet import __version__, checkup
 from hpcjet.console import commands as run_commands
-from hpcjet.console import scale
+from hpcjet.console import scale, swarm
 from hpcjet.console.completion import complete
 from hpcjet.launch import run_command
 
@@ -31,6 +31,7 @@ def parser() -> argparse.ArgumentParser:
     checkup.register(commands)
     run_commands.register(commands)
     scale.register(commands)
+    swarm.register(commands)
     _register_others(commands)
     return top
 

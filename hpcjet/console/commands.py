@@ -188,21 +188,18 @@ def _resume(arguments: argparse.Namespace) -> int:
 def _report(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from hpcjet.config.exp import SweConfig
     from hpcjet.console.efficiency import lines
     from hpcjet.console.use import use_lines
-    from hpcjet.outcome import print_outcome
-    from hpcjet.start import stored_config, stored_plan
+    from hpcjet.outcome import has_report, print_outcome, write_report
+    from hpcjet.start import stored_plan
 
     run = _find(arguments)
-    about_tasks = isinstance(stored_config(run).exp, SweConfig)
     if arguments.json:
-        print(json.dumps(_report_facts(run, about_tasks=about_tasks), indent=2))
+        print(json.dumps(_report_facts(run), indent=2))
         return EXIT_OK
-    if about_tasks:
-        from hpcjet.swe.report import write_reports
-
-        write_reports(run)
+    has = has_report(run)
+    if has:
+        write_report(run)
     print_outcome(run, Console())
     found, used = _efficiency(run), use_lines(run)
     if found:
@@ -210,23 +207,19 @@ def _report(arguments: argparse.Namespace) -> int:
         print(f"\nuse of the {of}", *(f"  {line}" for line in lines(found)), sep="\n")
     if used:
         print("\ntime of the nodes", *(f"  {line}" for line in used), sep="\n")
-    if not (found or used or about_tasks):
+    if not (found or used or has):
         print(f"{run}: nothing to report beyond hpcjet status")
     return EXIT_OK
 
 
-def _report_facts(run: RunDir, *, about_tasks: bool) -> dict[str, object]:
+def _report_facts(run: RunDir) -> dict[str, object]:
     from dataclasses import asdict
 
     from hpcjet.console.use import use_facts
+    from hpcjet.outcome import outcome_facts
 
-    facts: dict[str, object] = {}
-    if about_tasks:
-        from hpcjet.swe.report import summarise_run
-
-        facts = dict(summarise_run(run)[0].to_json())
     found = _efficiency(run)
-    return {**facts, "efficiency": asdict(found) if found else None, "ledger": use_facts(run)}
+    return {**outcome_facts(run), "efficiency": asdict(found) if found else None, "ledger": use_facts(run)}
 
 
 def _efficiency(run: RunDir) -> "Efficiency | None":

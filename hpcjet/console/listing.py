@@ -1,5 +1,6 @@
 """hpcjet runs: the newest runs with their states. Fast with many of them: only what is shown is read."""
 
+import contextlib
 import json
 import time
 from collections.abc import Iterator, Sequence
@@ -10,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hpcjet.cluster.state import Phase, read_state
+from hpcjet.follow import progress_text, read_progress
 from hpcjet.rundir import RunDir, runs
 from hpcjet.slurm.allocations import Allocation, allocations
 from hpcjet.slurm.query import Stage, job_states
@@ -34,6 +36,12 @@ class Row:
     launched: float
     workers: int = 0
     """Worker allocations that are queued or run."""
+    progress: str = ""
+    """How far it is, while it runs."""
+
+    @property
+    def news(self) -> str:
+        return self.reason or self.progress
 
 
 def rows(root: Path, *, exps: Sequence[str], states: Sequence[str], most: int | None) -> list[Row]:
@@ -55,17 +63,17 @@ def print_rows(listed: Sequence[Row], console: Console, *, now: float) -> None:
     if not console.is_terminal:
         for row in listed:
             print(
-                f"{row.exp}/{row.run}\t{row.state}\t{_jobs(row)}\t{_age(now - row.launched)}\t{_first_line(row.reason)}"
+                f"{row.exp}/{row.run}\t{row.state}\t{_jobs(row)}\t{_age(now - row.launched)}\t{_first_line(row.news)}"
             )
         return
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in ("run", "state", "job", "age"):
         table.add_column(name, no_wrap=True)
-    table.add_column("reason", no_wrap=True, overflow="ellipsis", ratio=1)
+    table.add_column("news", no_wrap=True, overflow="ellipsis", ratio=1)
     for row in listed:
         colour = COLOURS.get(row.state, "")
         state = f"[{colour}]{row.state}[/]" if colour else row.state
-        table.add_row(f"{row.exp}/{row.run}", state, _jobs(row), _age(now - row.launched), _first_line(row.reason))
+        table.add_row(f"{row.exp}/{row.run}", state, _jobs(row), _age(now - row.launched), _first_line(row.news))
     console.print(table)
 
 
@@ -98,8 +106,16 @@ def _read(batch: Sequence[RunDir]) -> list[Row]:
         job_id = submission.job_id if submission and submission.cluster == "slurm" else ""
         code = state.exit_code if state else None
         alive = sum(jobs[each.key].stage is not Stage.ended for each in workers[run])
-        found.append(Row(run.path.name, run.path.parent.name, word, job_id, code, reason, _launched(run), alive))
+        exp, far = run.path.parent.name, _progress(run) if word == Phase.running.value else ""
+        found.append(Row(run.path.name, exp, word, job_id, code, reason, _launched(run), alive, far))
     return found
+
+
+def _progress(run: RunDir) -> str:
+    data = read_progress(run)
+    with contextlib.suppress(KeyError, TypeError, ValueError):
+        return progress_text(data) if data else ""
+    return ""
 
 
 def _may_live(run: RunDir) -> list[Allocation]:

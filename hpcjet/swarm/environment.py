@@ -13,9 +13,10 @@ from hpcjet.swarm.formation import FormationVector
 from hpcjet.swarm.vector import VectorSpec, WorldVector
 from hpcjet.swarm.worlds import AecWorld, GymnasiumVector, ParallelWorld, SingleWorld, Worlds
 from hpcjet.swarm.worlds.kinds import GroupOf
+from hpcjet.swarm.worlds.world import World
 from hpcjet.swarm.worlds.worlds import one_group
 
-__all__ = ["EnvironmentConfig", "group_of", "make_vector", "spec_of"]
+__all__ = ["EnvironmentConfig", "group_of", "make_vector", "spec_of", "world_maker"]
 
 
 def make_vector(
@@ -55,6 +56,11 @@ def spec_of(env: EnvironmentConfig, *, with_state: bool = True) -> VectorSpec:
         return vector.spec
     finally:
         vector.close()
+
+
+def world_maker(env: GymnasiumConfig | PettingZooConfig) -> Callable[[], World]:
+    """What makes one of its worlds, to be stepped by itself. Raises ConfigError if it cannot be found."""
+    return partial(_gymnasium_world, env) if isinstance(env, GymnasiumConfig) else _pettingzoo_world(env)
 
 
 def group_of(groups: Mapping[str, str]) -> GroupOf:

@@ -3,7 +3,7 @@
   const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
   if (still) return;
   for (const box of document.querySelectorAll(".player")) {
-    const show = box.dataset.images ? images(box) : formation(box);
+    const show = box.dataset.frames ? pictures(box) : formation(box);
     if (!show) continue;
     box.hidden = false;
     const strip = box.parentElement.querySelector(".stills");
@@ -52,16 +52,20 @@
     start();
   }
 
-  function images(box) {
-    const frames = JSON.parse(box.dataset.images), steps = JSON.parse(box.dataset.steps);
-    const image = box.querySelector("img");
+  function pictures(box) {
+    const frames = JSON.parse(box.dataset.frames), steps = JSON.parse(box.dataset.steps);
+    const image = box.querySelector("img"), text = box.querySelector("pre");
+    let shown = -1;
     return {
       moments: frames.length,
       rate: Number(box.dataset.rate),
       text: (frame) => `step ${steps[frame]} of ${steps[steps.length - 1]}`,
       draw: (at) => {
-        const source = "data:image/png;base64," + frames[Math.round(at)];
-        if (image.src !== source) image.src = source;
+        const frame = Math.round(at);
+        if (frame === shown) return;
+        shown = frame;
+        if (image) image.src = "data:image/png;base64," + frames[frame];
+        else text.textContent = frames[frame];
       },
     };
   }

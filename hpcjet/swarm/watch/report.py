@@ -38,7 +38,7 @@ MOST_LINES = 200
 
 def summarise_run(run: RunDir) -> Summary:
     """The figures so far. Raises ConfigError if this is no training."""
-    _config(run)
+    training_of(run)
     files = SwarmFiles.of(run)
     return summarise(
         _rows(files), read_losses(files.losses), read_seats(files.seats), load_trajectory(files.trajectory)
@@ -47,7 +47,7 @@ def summarise_run(run: RunDir) -> Summary:
 
 def write_report(run: RunDir) -> Summary:
     """Write report.html and summary.json. Raises ConfigError if this is no training, StoreError if there is no room."""
-    plan, exp = _config(run)
+    plan, exp = training_of(run)
     files = SwarmFiles.of(run)
     rows, losses, seats = _rows(files), read_losses(files.losses), read_seats(files.seats)
     trajectory = load_trajectory(files.trajectory) if isinstance(_environment(exp), FormationConfig) else None
@@ -102,7 +102,8 @@ def _environment(exp: SwarmConfig) -> Any:
     return getattr(exp, "environment", None)
 
 
-def _config(run: RunDir) -> tuple[Plan, SwarmConfig]:
+def training_of(run: RunDir) -> tuple[Plan, SwarmConfig]:
+    """Its plan, and what was trained. Raises ConfigError if this is no training."""
     try:
         plan = read_plan(run.plan.read_text())
     except OSError:

@@ -59,7 +59,8 @@ class Summary:
 
     def to_json(self) -> dict[str, Any]:
         facts = asdict(self)
-        return {**facts, "return": facts.pop("returns"), "lags": {str(lag): n for lag, n in self.lags.items()}}
+        course = facts.pop("returns")
+        return {**facts, "return": course, "lags": {str(lag): n for lag, n in self.lags.items()}}
 
 
 def summarise(

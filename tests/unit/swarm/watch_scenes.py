@@ -6,6 +6,7 @@ from pathlib import Path
 from hpcjet.config.compose import compose
 from hpcjet.plan import make_plan
 from hpcjet.rundir import RunDir
+from hpcjet.swarm.checkpoints import Checkpoint, Form, write_checkpoint
 from hpcjet.swarm.formation import FormationConfig, FormationVector
 from hpcjet.swarm.policy import PolicyConfig
 from hpcjet.swarm.row import Row
@@ -15,11 +16,11 @@ from hpcjet.swarm.watch import Loss, MetricsLog, SeatFacts, SwarmFiles, note_los
 NAME = "20261130-120000-abc234"
 
 
-def make_run(tmp_path: Path, *words: str) -> RunDir:
+def make_run(tmp_path: Path, *words: str, exp: str = "+exp=formation") -> RunDir:
     """With a plan, and nothing else."""
     run = RunDir(tmp_path / "runs" / "formation" / NAME)
     run.path.mkdir(parents=True)
-    plan = make_plan(compose(["+exp=formation", *words]), run_dir=run, python="python3")
+    plan = make_plan(compose([*filter(None, [exp]), *words]), run_dir=run, python="python3")
     run.plan.write_text(plan.to_json())
     return run
 
@@ -86,3 +87,14 @@ def trainer(*, agents: int = 6, steps: int = 12, iterations: int = 1) -> Trainer
     for _ in range(iterations):
         made.iterate()
     return made
+
+
+def checkpoint(run: RunDir, made: Trainer, *versions: int) -> None:
+    """As learners leave them."""
+    form = Form(
+        "torch", {name: policy.spec for name, policy in made.policies.items()}, made.config.policy
+    )  # fmt: skip
+    states = {name: learner.state_dict() for name, learner in made.learners.items()}
+    for version in versions:
+        held = Checkpoint(version=version, agent_steps=100 * version, form=form, learners=states)
+        write_checkpoint(SwarmFiles.of(run).checkpoints, held, keep=10)
