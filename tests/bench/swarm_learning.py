@@ -118,7 +118,7 @@ def read(path: Path) -> list[dict[str, str]]:
 
 def draw(given: argparse.Namespace) -> None:
     curves: dict[tuple[str, str], Curve] = {}
-    for row in read(given.curves):
+    for row in sorted(read(given.curves), key=lambda row: int(row["seed"])):
         curve = curves.setdefault((row["task"], row["seed"]), Curve(row["task"], row["seed"]))
         curve.points.append((float(row["agent_steps"]), float(row["score"])))
     panels = [(task.title, task.unit, task.goal, [c for c in curves.values() if c.task == name])
