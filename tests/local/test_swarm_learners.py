@@ -22,7 +22,7 @@ def test_two_ranks_of_which_one_is_killed_go_on_from_the_newest_checkpoint(tmp_p
     try:
         done = subprocess.run(
             [sys.executable, str(program), str(tmp_path / "checkpoints")], env=env, capture_output=True, text=True,
-            timeout=400, check=False,
+            timeout=800, check=False,
         )  # fmt: skip
     finally:
         subprocess.run(["rm", "-rf", str(temp)], check=False)
