@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.table import Table
 
 from hpcjet.cluster.state import Phase, read_state
-from hpcjet.follow import progress_text, read_progress
 from hpcjet.rundir import RunDir, runs
 from hpcjet.slurm.allocations import Allocation, allocations
 from hpcjet.slurm.query import Stage, job_states
@@ -112,6 +111,8 @@ def _read(batch: Sequence[RunDir]) -> list[Row]:
 
 
 def _progress(run: RunDir) -> str:
+    from hpcjet.follow import progress_text, read_progress
+
     data = read_progress(run)
     with contextlib.suppress(KeyError, TypeError, ValueError):
         return progress_text(data) if data else ""

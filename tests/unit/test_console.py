@@ -89,6 +89,12 @@ def test_states_are_recorded_ones_and_slurms_asked_once(
     listed = json.loads(capsys.readouterr().out)
     assert [row["state"] for row in listed] == ["prepared", "done", "failed", "queued", "running", "lost"]
     assert listed[3]["reason"] == "Priority" and "NODE_FAIL" in listed[5]["reason"] and asked == [["3", "4", "5"]]
+    (run,) = (root / "swe").glob(f"{listed[4]['run']}")
+    (run / "progress.json").write_text(
+        '{"kind": "swarm", "row": {"version": 3}, "goals": {"updates": 9}, "updated": 1}'
+    )
+    command("runs", "--root", str(root), "--state", "running")
+    assert capsys.readouterr().out.strip().endswith("\tupdate 3/9")
     command("runs", "--root", str(root), "--state", "lost", "--state", "queued", "--exp", "noop")
     assert [line.split("\t")[1] for line in capsys.readouterr().out.splitlines()] == ["queued", "lost"]
     command("runs", "--root", str(root), "-n", "2")
