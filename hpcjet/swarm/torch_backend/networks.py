@@ -34,7 +34,10 @@ def edges(rows: int, hidden: Sequence[int], most: int | None = None) -> list[int
 
 @dataclass
 class Layers:
-    """Weights, or their gradients, biases in the last column."""
+    """Weights, or their gradients, biases in the last column.
+
+    Some are views of what stands the other way round in memory, where products of matrices are faster for it.
+    """
 
     first: "Tensor"
     """[K * width, F + 1]"""
@@ -46,14 +49,22 @@ class Layers:
     """[O, width + 1] of each network."""
 
     @staticmethod
-    def of(flat: "Tensor", shapes: list[tuple[int, ...]], networks: int) -> "Layers":
+    def weights(shapes: list[tuple[int, ...]], networks: int) -> "Layers":
+        import torch
+
+        first, state, *inner = (_turned(torch.zeros(math.prod(shape)), shape) for shape in shapes)
+        return Layers(first, state, inner[:-networks], inner[-networks:])
+
+    @staticmethod
+    def gradients(flat: "Tensor", shapes: list[tuple[int, ...]], networks: int) -> "Layers":
         """Views of one vector."""
-        parts, at = [], 0
-        for shape in shapes:
-            size = math.prod(shape)
-            parts.append(flat[at : at + size].view(shape))
-            at += size
-        return Layers(parts[0], parts[1], parts[2:-networks], parts[-networks:])
+        import torch
+
+        flats = torch.split(flat, [math.prod(shape) for shape in shapes])
+        parts = [each.view(shape) for each, shape in zip(flats, shapes, strict=True)]
+        at = slice(2, -networks)
+        inner = [_turned(each, shape) for each, shape in zip(flats[at], shapes[at], strict=True)]
+        return Layers(parts[0], parts[1], inner, parts[-networks:])
 
     def parts(self) -> "list[Tensor]":
         """Views in the order of the parameters: network by network, layer by layer, weight and bias."""
@@ -73,8 +84,6 @@ class Networks:
     def __init__(
         self, modules: Sequence[Any], hidden: Sequence[int], activation: Activation, observation: int, state: int
     ) -> None:
-        import torch
-
         self.hidden, self.observation, self.state = list(hidden), observation, state
         self.tanh = activation is Activation.tanh
         self.number, self.outputs = len(modules), [len(each[-1].bias) for each in modules]
@@ -83,15 +92,14 @@ class Networks:
         self.shapes = [(self.number * hidden[0], observation + 1), (hidden[0], state), *inner, *last]
         self.size = sum(math.prod(shape) for shape in self.shapes)
         """Numbers in all layers."""
-        flat = torch.zeros(self.size)
-        self.weights = self.layers(flat)
+        self.weights = Layers.weights(self.shapes, self.number)
         self._views = self.weights.parts()
         self.parameters = [part for each in modules for part in each.parameters()]
         self._sources = self.split([each.detach() for each in self.parameters])
 
-    def layers(self, flat: "Tensor") -> Layers:
+    def gradients(self, flat: "Tensor") -> Layers:
         """Views of a vector of `size`."""
-        return Layers.of(flat, self.shapes, self.number)
+        return Layers.gradients(flat, self.shapes, self.number)
 
     def take(self) -> None:
         """Copy in what the parameters are now."""
@@ -158,7 +166,7 @@ class Pass:
         for at in reversed(range(len(kept))):
             self._through(at)
             if at:
-                gradients.inner[at - 1].baddbmm_(down[at], kept[at - 1].transpose(1, 2))
+                gradients.inner[at - 1].transpose(1, 2).baddbmm_(kept[at - 1], down[at].transpose(1, 2))
                 torch.bmm(self._inner_back[at - 1], down[at], out=down[at - 1])
         gradients.first.addmm_(down[0].view(-1, self.n), seen)
         if state is not None:
@@ -173,6 +181,11 @@ class Pass:
             torch.ops.aten.tanh_backward.grad_input(slope, active, grad_input=slope)
         else:
             torch.ops.aten.threshold_backward.grad_input(slope, active, 0, grad_input=slope)
+
+
+def _turned(flat: "Tensor", shape: tuple[int, ...]) -> "Tensor":
+    """Of this shape, with its columns one after the other in memory."""
+    return flat.view(*shape[:-2], shape[-1], shape[-2]).transpose(-1, -2)
 
 
 def _relu(before: "Tensor", *, out: "Tensor") -> None:

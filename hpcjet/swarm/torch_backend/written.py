@@ -102,7 +102,7 @@ class WrittenOut:
         return self._sums[:lanes]
 
     def _layers(self, flat: "Tensor") -> Layers:
-        return self.networks.layers(flat[: self.networks.size])
+        return self.networks.gradients(flat[: self.networks.size])
 
 
 class _Room:
