@@ -7,8 +7,9 @@ Row = dict[str, float | str]
 """`version` (which update), `seconds` (since the start), `agent_steps` (all so far), `agent_steps_per_s`, `episodes`,
 `return` (mean per agent), `length`, `lag_mean`, `lag_max`, `lags` (text, as `lags_text` makes it), `samples`,
 `valid_share`, `fetched_bytes`, `produced_bytes`, `pool_fragments`, `pool_bytes`, `pool_fill` (0 to 1), `learner_share`
-(of time spent on updates), `hosts`, `nodes`, `lost_fragments`, `metric.<name>` (means of what worlds say of their
-episodes), `<policy>.<metric>`. Every key but `version` may be missing, and others may come."""
+(of time spent on updates), `hosts`, `nodes`, `lost_fragments` (all so far), `metric.<name>` (means of what worlds say
+of their episodes), `evaluation.<name>` (of greedy episodes), `<policy>.<metric>`. Every key but `version` may be
+missing, and others may come."""
 
 PLAIN = (
     "version", "seconds", "agent_steps", "agent_steps_per_s", "episodes", "return", "length", "lag_mean", "lag_max",
