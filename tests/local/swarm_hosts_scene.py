@@ -89,7 +89,7 @@ class Local:
         self.policies = self.loops["seat-0000"].seat.policies
 
     def again(self, seat: str) -> None:
-        self.loops[seat] = self._loop(seat, SEATS[seat], 1)
+        self.loops[seat] = self._loop(seat, SEATS[seat], 2)
 
     def publish(self, version: int) -> dict[str, Any]:
         """Weights that differ from version to version."""
@@ -192,10 +192,10 @@ def main() -> None:
         equal.append(learn(version) == made)
 
     ray.get(index.source_lost.remote("seat-0001"))
-    host = start_host(nodes[0], spec("seat-0001", SEATS["seat-0001"], 0), 1)  # elsewhere
-    asked = ray.get(index.status.remote())["calls"]["begin"]
+    host = start_host(nodes[0], spec("seat-0001", SEATS["seat-0001"], 0), 2)  # elsewhere
     run = host.run.remote()
-    wait_for("a host that asks for leave", lambda: ray.get(index.status.remote())["calls"]["begin"] > asked)
+    # Before it asks nobody waits for it, and the other seat would take its place.
+    wait_for("a host that asks for leave", lambda: ray.get(index.state_dict.remote())["attempts"]["seat-0001"] == 2)
     local.again("seat-0001")
     weights = local.publish(3)
     local.plane.index.budget.version = 3
