@@ -1,0 +1,210 @@
+"""Trainings of a small swarm on this machine, through the real command and Ray."""
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from hpcjet.cluster.state import read_state
+from hpcjet.rundir import RunDir
+from hpcjet.swarm.checkpoints import newest_checkpoint
+from hpcjet.swarm.checkpoints.checkpoint import Checkpoint
+from hpcjet.swarm.watch import SwarmFiles
+from hpcjet.swarm.watch.csv_log import read_rows
+from hpcjet.swarm.watch.told import read_losses
+from hpcjet.swarm.weights import digest
+
+pytestmark = pytest.mark.slow
+
+UPDATES = 8
+TINY = [
+    "exp.environment.agents=8", "exp.environment.steps=20", "exp.worlds=4", "exp.seats=2", "exp.steps=20",
+    "exp.learner.minibatch=160", "exp.evaluate_episodes=1",
+]  # fmt: skip
+GIVE_UP_S = 300.0
+
+
+class Scene:
+    """A folder of runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def launch(self, exp: str, *overrides: str, code: int = 0) -> RunDir:
+        """A launch that ended with this code, and its run."""
+        root = self.folder / secrets.token_hex(4)
+        done = self.run(exp, root, *overrides)
+        assert done.returncode == code, f"{done.stdout}\n{done.stderr}\n{logs(root)}"
+        return only_run(root)
+
+    @contextmanager
+    def started(self, exp: str, *overrides: str) -> "Iterator[tuple[subprocess.Popen[bytes], Path]]":
+        """A launch that goes on, and the root of its run, with a row at least."""
+        root = self.folder / secrets.token_hex(4)
+        # A safe point is not far, but this machine may be at other work.
+        words = self.words(exp, root, "cluster.end_timeout_s=90", *overrides)
+        null = subprocess.DEVNULL
+        with subprocess.Popen(words, stdin=null, stdout=null, stderr=null) as launch:
+            try:
+                wait_for("a row", lambda: list(root.glob("*/*/swarm/metrics.csv")) and rows(only_run(root)))
+                yield launch, root
+            finally:
+                launch.kill()
+
+    def run(self, exp: str, root: Path, *overrides: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(self.words(exp, root, *overrides), capture_output=True, text=True, timeout=GIVE_UP_S)
+
+    def words(self, exp: str, root: Path, *overrides: str) -> list[str]:
+        return [sys.executable, "-m", "hpcjet.launch", f"+exp={exp}", f"run.root={root}", *overrides]
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    yield Scene(tmp_path_factory.mktemp("formation"))
+
+
+@pytest.fixture(scope="module")
+def whole(scene: Scene) -> RunDir:
+    """A training that nothing happened to."""
+    return scene.launch("formation", *TINY, f"exp.updates={UPDATES}", "exp.checkpoint_every=3")
+
+
+def only_run(root: Path) -> RunDir:
+    (path,) = root.glob("*/*")
+    return RunDir(path)
+
+
+def logs(root: Path) -> str:
+    return "\n".join(f"== {log}\n{log.read_text()[-3000:]}" for log in sorted(root.glob("*/*/logs/*/*driver.log")))
+
+
+def wait_for(what: str, ask: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + GIVE_UP_S
+    while not (answer := ask()):
+        assert time.monotonic() < deadline, f"{what} did not come"
+        time.sleep(0.2)
+    return answer
+
+
+def checkpoint(run: RunDir) -> Checkpoint:
+    found = newest_checkpoint(SwarmFiles.of(run).checkpoints)
+    assert found is not None
+    return found
+
+
+def weights(run: RunDir) -> tuple[int, str]:
+    """How often they were updated, and what they are, to the bit."""
+    found = checkpoint(run)
+    return found.version, digest({name: state["weights"] for name, state in found.learners.items()})
+
+
+def rows(run: RunDir) -> list[dict[str, Any]]:
+    return list(read_rows(SwarmFiles.of(run).metrics))
+
+
+def pid_of(actor: str) -> int:
+    """The process of an actor of this kind, by the title that Ray gives it."""
+    titles = {each.pid: " ".join(each.info["cmdline"] or []) for each in psutil.process_iter(["cmdline"])}
+    return next(pid for pid, title in titles.items() if title.startswith(f"ray::{actor}"))
+
+
+def stop(run: RunDir) -> None:
+    """As a cancellation does."""
+    os.kill(json.loads(run.submission.read_text())["pid"], signal.SIGTERM)
+
+
+def hpcjet(*words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "hpcjet.cli", *words], capture_output=True, text=True, timeout=GIVE_UP_S
+    )
+
+
+def test_a_training_leaves_rows_a_checkpoint_and_a_report(whole: RunDir) -> None:
+    told = rows(whole)
+    assert [row["version"] for row in told] == list(range(1, UPDATES + 1))
+    assert [row["agent_steps"] for row in told] == [640 * version for version in range(1, UPDATES + 1)]
+    assert all(row["lags"] == "0:2" for row in told), "sync learns from its own version alone"
+    assert checkpoint(whole).version == UPDATES and len(checkpoint(whole).hosts) == 2
+    assert sum(row["episodes"] for row in told) == 4 * UPDATES and told[-1]["evaluation.episodes"] == 1
+    assert SwarmFiles.of(whole).trajectory.exists() and whole.report.exists() and whole.summary.exists()
+    assert not read_losses(SwarmFiles.of(whole).losses)
+
+
+def test_the_same_seed_gives_the_same_weights_to_the_bit_and_another_does_not(scene: Scene, whole: RunDir) -> None:
+    words = [*TINY, f"exp.updates={UPDATES}", "exp.checkpoint_every=100"]
+    assert weights(scene.launch("formation", *words)) == weights(whole)
+    assert weights(scene.launch("formation", *words, "seed=1")) != weights(whole)
+
+
+def test_a_run_that_was_interrupted_goes_on_as_if_it_had_not_been(scene: Scene, whole: RunDir) -> None:
+    words = [*TINY, f"exp.updates={UPDATES}", "exp.checkpoint_every=100"]
+    with scene.started("formation", *words) as (launch, root):
+        run = only_run(root)
+        stop(run)
+        assert launch.wait(GIVE_UP_S) == 130, logs(root)
+    begun = checkpoint(run).version
+    assert 1 <= begun < UPDATES, "it stopped on the way, with a checkpoint"
+    state = read_state(run.state)
+    assert state is not None and state.exit_code == 130
+    done = hpcjet("resume", str(run))
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}\n{logs(root)}"
+    assert weights(run) == weights(whole)
+    assert [row["version"] for row in rows(run)] == list(range(1, UPDATES + 1))
+
+
+def test_what_is_killed_is_started_again_and_its_loss_is_told(scene: Scene) -> None:
+    words = [*TINY, "exp.updates=100000", "exp.staleness.mode=hybrid", "exp.checkpoint_every=5", "exp.learners=2"]
+    with scene.started("formation", *words) as (launch, root):
+        run = only_run(root)
+        for actor, what in (("HostActor", "the host of seat-"), ("IndexActor", "swarm-index"), ("Learner", "rank")):
+            before = len(read_losses(SwarmFiles.of(run).losses))
+            os.kill(pid_of(actor), signal.SIGKILL)
+            told = lambda: read_losses(SwarmFiles.of(run).losses)[before:]  # noqa: B023, E731
+            (loss, *_) = wait_for(f"the loss of {actor}", told)
+            assert what in loss.what and loss.seconds_to_first_new_sample is not None, logs(root)
+            more = len(rows(run))
+            wait_for("more rows", lambda: len(rows(run)) > more + 3)  # noqa: B023
+        stop(run)
+        assert launch.wait(GIVE_UP_S) == 130, logs(root)
+
+
+def test_cartpole_and_simple_spread_are_trained_by_the_same_command(scene: Scene) -> None:
+    words = ["exp.worlds=4", "exp.seats=2", "exp.updates=3", "exp.steps=30", "exp.evaluate_episodes=1"]
+    run = scene.launch("gymnasium", "exp.environment.env=CartPole-v1", *words, "exp.staleness.mode=async")
+    assert len(rows(run)) == 3 and run.report.exists()
+    run = scene.launch("pettingzoo", "exp.environment.env=mpe2.simple_spread_v3", *words)
+    assert len(rows(run)) == 3 and rows(run)[-1]["agent_steps"] == 3 * 4 * 30 * 3
+
+
+BROKEN = """
+import gymnasium, numpy
+
+class Broken(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        raise RuntimeError("no world today")
+"""
+
+
+def test_worlds_that_raise_in_every_reset_end_the_run_by_name(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the launch a world is made, but not begun."""
+    folder, root = scene.folder / "broken-world", scene.folder / "broken-runs"
+    folder.mkdir()
+    (folder / "broken_world.py").write_text(BROKEN)
+    monkeypatch.chdir(folder)
+    words = ["exp.environment.env=broken_world:Broken", "exp.worlds=2", "exp.seats=1", "exp.updates=3"]
+    done = scene.run("gymnasium", root, *words)
+    told = done.stdout + done.stderr
+    assert done.returncode == 1 and "reset: it raised RuntimeError: no world today" in told, told + logs(root)
