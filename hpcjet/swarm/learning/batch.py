@@ -13,6 +13,9 @@ from hpcjet.swarm.policy.interface import Policy, PolicySpec
 from hpcjet.swarm.returns import gae
 from hpcjet.swarm.vector import Bools, Floats, Ints
 
+ROWS = 50_000
+"""Rows whose values are asked for at a time: states are copied for each of them."""
+
 
 @dataclass
 class Batch:
@@ -96,11 +99,15 @@ def noted_values(fragment: Fragment, policy: Policy) -> Floats:
     """V [T, W, R]: as noted if this version acted, else by what the policy is now."""
     if fragment.version == policy.version and fragment.value is not None:
         return fragment.value
-    values = np.empty_like(fragment.reward)
-    for t in range(fragment.steps):
-        state = agent_states(fragment.state[t], values.shape[2]) if policy.spec.state_size else None  # type: ignore[index]
-        rows = np.ascontiguousarray(fragment.observation[t]).reshape(-1, policy.spec.observation_size)
-        values[t] = policy.values(rows, state).reshape(values.shape[1:])
+    (steps, *shape), values = fragment.reward.shape, np.empty_like(fragment.reward)
+    at_once = max(1, ROWS // max(1, shape[0] * shape[1]))
+    for start in range(0, steps, at_once):
+        some = slice(start, min(start + at_once, steps))
+        state = None
+        if policy.spec.state_size and fragment.state is not None:
+            state = agent_states(fragment.state[some], shape[1])
+        rows = np.ascontiguousarray(fragment.observation[some]).reshape(-1, policy.spec.observation_size)
+        values[some] = policy.values(rows, state).reshape(-1, *shape)
     return values
 
 
