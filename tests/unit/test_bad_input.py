@@ -18,11 +18,11 @@ ROOT = Path(__file__).parents[2]
 WORDS: dict[str, tuple[list[str], str]] = {
     "unknown exp": (
         ["+exp=swee"],
-        "exp=swee is not known: choose one of doctor, mpi, noop, ray, serve, swe, torchrun; did you mean swe?",
+        "exp=swee is not known: choose one of doctor, formation, gymnasium, mpi, noop, pettingzoo, ray, serve, swe, torchrun; did you mean swe?",
     ),
     "no exp": (
         ["cluster=slurm"],
-        "exp is not chosen: add +exp=NAME, one of doctor, mpi, noop, ray, serve, swe, torchrun",
+        "exp is not chosen: add +exp=NAME, one of doctor, formation, gymnasium, mpi, noop, pettingzoo, ray, serve, swe, torchrun",
     ),
     "nothing": ([], "exp is not chosen"),
     "exp twice": (["+exp=noop", "+exp=swe"], "exp is chosen twice"),

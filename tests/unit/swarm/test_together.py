@@ -8,7 +8,7 @@ import pytest
 from hpcjet.swarm.pool.together import Together
 
 
-def test_what_comes_while_a_call_is_on_its_way_goes_with_the_next() -> None:
+def test_what_comes_within_a_moment_goes_together() -> None:
     calls: list[list[int]] = []
 
     async def ask(questions: Sequence[int], wait_s: float) -> list[int | None]:
@@ -26,6 +26,26 @@ def test_what_comes_while_a_call_is_on_its_way_goes_with_the_next() -> None:
 
     assert asyncio.run(scene()) == [2, 4, 20, 6]
     assert calls == [[1], [2, 10, 3], [10]]  # 10 had no answer yet, and holds up none of the others
+
+
+def test_no_question_waits_behind_one_that_waits_for_it() -> None:
+    """A seat that is ahead waits until the one that is behind has begun; both ask through the same pool."""
+    begun = asyncio.Event()
+
+    async def ask(questions: Sequence[str], wait_s: float) -> list[bool | None]:
+        if "behind" in questions:
+            begun.set()
+        else:
+            await asyncio.wait_for(begun.wait(), 60)
+        return [True] * len(questions)
+
+    async def scene() -> list[bool | None]:
+        asker: Together[str, bool] = Together(ask)
+        ahead = asyncio.ensure_future(asker.ask("ahead", 60))
+        await asyncio.sleep(0.02)
+        return [await asker.ask("behind", 60), await ahead]
+
+    assert asyncio.run(scene()) == [True, True]
 
 
 def test_who_waited_long_enough_gets_none_and_errors_reach_all() -> None:
