@@ -18,7 +18,7 @@ from typing import Any
 
 MARK = "HPCJET_BENCH_NETWORK"
 SUBNET = "10.99.0"
-MEMORY = 256 << 20
+MEMORY = 600 << 20
 START_S = 180
 TRIES = 6
 PATIENCE = (

@@ -52,13 +52,13 @@ class Plane:
 @contextmanager
 def plane(
     nodes: ray_nodes.Nodes, config: PoolConfig, staleness: StalenessConfig, *, per_node: int = 1, weights: bool = False,
-    executors: int = 1, most: int = 99,
+    executors: int = 1, most: int = 99, seed: int = 0,
 ) -> Iterator[Plane]:  # fmt: skip
     """Index, servers and learner on node 0, pools and hosts with `per_node` seats on the others, `most` of them."""
     at = range(1, min(most + 1, len(nodes.ids)))
     seats = {n: [f"seat-{n}-{k}" for k in range(per_node)] for n in at}
     all_seats = [name for those in seats.values() for name in those]
-    index = start_index(nodes.ids[0], config, staleness, seed=0, seats=all_seats)
+    index = start_index(nodes.ids[0], config, staleness, seed=seed, seats=all_seats)
     pools_at = [0] if config.mode is Mode.central else list(at)
     pools = [start_pool(nodes.ids[n], f"pool-{n}", f"n{n}", config) for n in pools_at]
     servers, caches = (), []
@@ -97,12 +97,12 @@ def is_there(name: str) -> bool:
 
 def moves(nodes: ray_nodes.Nodes, short: bool) -> None:
     """Bytes that reach the learner's node, of which it learns from a tenth, and whether the choice is the same."""
-    count, shape, draws = (30, (20, 50, 40), 40) if short else (100, (50, 50, 60), 200)
+    count, shape, draws = (20, (50, 150, 60), 40) if short else (100, (50, 100, 60), 200)
     for order in (Order.prioritised,) if short else (Order.uniform, Order.prioritised):
         counts = {}
         for mode in (Mode.federated, Mode.central):
             config = PoolConfig(mode=mode, order=order, capacity=1 << 14, node_bytes=1 << 30, **REPLAY)
-            with plane(nodes, config, ASYNC) as these:
+            with plane(nodes, config, ASYNC, seed=len(counts)) as these:
                 before = nodes.received()[0]
                 ray.get(these.index.recover.remote(0))
                 ray.get([host.produce.remote(count, shape) for host in these.hosts])
@@ -161,7 +161,7 @@ def standard(chi_square: float, degrees: int) -> float:
     return float(((chi_square / degrees) ** (1 / 3) - 1 + 2 / (9 * degrees)) / np.sqrt(2 / (9 * degrees)))
 
 
-def learn(index: Any, n: int, batch: int = 5) -> int:
+def learn(index: Any, n: int, batch: int = 2) -> int:
     """Fetch n fragments; bytes that were learned from."""
     nbytes, seen = 0, set()
     while len(seen) < n:

@@ -9,6 +9,7 @@ counts with lines of `swarm_plane.py scale`.
 
 import argparse
 import json
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -185,7 +186,7 @@ COLORS = {"acting": "#4c78a8", "learning": "#8c6bb1", "index": "#e07b54", "fetch
 def figure() -> str:
     """An SVG: how long each part is busy for one update, by the number of nodes, as a share of the time of acting."""
     cases = list(CASES.items())
-    width, panel, left, top = 940, 150, 60, 70
+    width, panel, left, top = 940, 190, 40, 70
     height = top + panel * len(cases) + 20
     drawn = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif">',
@@ -197,7 +198,7 @@ def figure() -> str:
         drawn.append(word(left + 14 + 110 * number, 51, name, size=12))
     for row, (title, case) in enumerate(cases):
         base = top + panel * row + panel - 38
-        drawn.append(word(left, base - 92, title, size=12))
+        drawn.append(word(left, base - 118, title, size=12))
         drawn.append(f'<line x1="{left}" x2="{width - 20}" y1="{base - 40}" y2="{base - 40}" stroke="#5b6475" '
                      'stroke-dasharray="4 4"/>')  # fmt: skip
         for column, nodes in enumerate(NODES):
@@ -211,12 +212,14 @@ def group(x: float, base: float, setup: Setup) -> list[str]:
     drawn = [word(x, base + 16, f"{label}: {bottleneck(setup)[0]}", size=12)]
     for number, (name, seconds) in enumerate(busy.items()):
         ratio = seconds / busy["acting"]
-        # 1 is 40 high, and ten times as much 20 more: it goes over four orders.
-        high = min(40 * ratio, 40) if ratio <= 1 else min(40 + 20 * len(f"{ratio:.0f}") - 20 + 2 * ratio**0.3, 88)
+        # 1 is 40 high, and each ten times as much 20 more.
+        high = 40 * ratio if ratio <= 1 else 40 + 20 * math.log10(ratio)
         drawn.append(f'<rect x="{x + 24 * number:.1f}" y="{base - high:.1f}" width="20" height="{high:.1f}" '
                      f'fill="{COLORS[name]}"/>')  # fmt: skip
         if ratio >= 0.05:
-            drawn.append(word(x + 24 * number, base - high - 3, f"{ratio:.2g}", size=9))
+            drawn.append(
+                word(x + 24 * number, base - high - 3, f"{ratio:.2g}" if ratio < 10 else f"{ratio:,.0f}", size=9)
+            )
     return drawn
 
 
