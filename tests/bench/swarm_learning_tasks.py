@@ -89,7 +89,7 @@ IMPALA = LearnerConfig(
     value_coefficient=0.05, max_grad_norm=40.0, standardise=Standardise.none,
 )  # fmt: skip
 """The published setting for CartPole (RLlib's tuned example), with the entropy term and the value normaliser."""
-TWO = replace(IMPALA, learning_rate=1e-3)
+SHARED = replace(IMPALA, learning_rate=1e-3)
 PPO = LearnerConfig(learning_rate=1e-3, minibatch=5000, gamma=0.97)
 
 
@@ -107,11 +107,11 @@ TASKS = {
         ),
         Task(
             "two-shared", "Two CartPoles, one policy", "return of each", 350, 2_500_000, two_cartpoles,
-            TrainerConfig(steps=50, policy_map={"*": "cart"}, learner=TWO), _each,
+            TrainerConfig(steps=50, policy_map={"*": "cart"}, learner=SHARED), _each,
         ),
         Task(
             "two-each", "Two CartPoles, two policies", "return of each", 350, 2_500_000, two_cartpoles,
-            TrainerConfig(steps=50, learner=TWO), _each,
+            TrainerConfig(steps=50, learner=IMPALA), _each,
         ),
         Task(
             "formation", "Formation of 100 agents, PPO", "share of slots held", 0.9, 1_500_000,
