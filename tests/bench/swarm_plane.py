@@ -97,7 +97,7 @@ def is_there(name: str) -> bool:
 
 def moves(nodes: ray_nodes.Nodes, short: bool) -> None:
     """Bytes that reach the learner's node, of which it learns from a tenth, and whether the choice is the same."""
-    count, shape, draws = (20, (50, 150, 60), 40) if short else (100, (50, 100, 60), 200)
+    count, shape, draws = (20, (50, 300, 60), 40) if short else (100, (50, 100, 60), 200)
     for order in (Order.prioritised,) if short else (Order.uniform, Order.prioritised):
         counts = {}
         for mode in (Mode.federated, Mode.central):
@@ -404,6 +404,7 @@ def faults(nodes: ray_nodes.Nodes, short: bool) -> None:
         tell("faults", killed="node", ray_noticed_s=round(noticed, 2), two_updates_after_s=round(back, 2),
              lost=since(before, losses()))  # fmt: skip
         these.hosts.pop()
+        nodes.ids.pop()
 
 
 def update(learner: Learner, n: int) -> float:
