@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from hpcjet.swarm.torch_backend.lanes import Lanes
+from hpcjet.swarm.torch_backend.lanes import in_lanes
 from hpcjet.swarm.torch_backend.networks import Networks, Pass, edges
 from hpcjet.swarm.torch_backend.rooms import Rooms
 
@@ -17,8 +17,8 @@ in another order, so what one agent does would hang on how many others there are
 class Forward:
     """What networks put out, without gradients; the same bits on any number of threads."""
 
-    def __init__(self, networks: Networks, lanes: Lanes) -> None:
-        self.networks, self._lanes, self._rooms = networks, lanes, Rooms(self._room)
+    def __init__(self, networks: Networks) -> None:
+        self.networks, self._rooms = networks, Rooms(self._room, networks.row)
 
     def __call__(self, observation: "Tensor", state: "Tensor | None") -> "Tensor":
         """[N, F] and [N, S] to [outputs of all networks, N]."""
@@ -38,7 +38,7 @@ class Forward:
                     more[:n] = state[rows]
                 out[:, rows] = walk.forward(seen, None if state is None else more)[:, :n]
 
-        self._lanes.run(share, range(len(at) - 1))
+        in_lanes(share, range(len(at) - 1))
         return out
 
     def _room(self, rows: int) -> "tuple[Tensor, Tensor, Pass]":

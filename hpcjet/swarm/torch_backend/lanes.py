@@ -2,46 +2,47 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
+from threading import Barrier, Lock
 from typing import Any
 
+_pools: dict[int, ThreadPoolExecutor] = {}
+_lock = Lock()
 
-class Lanes:
-    """As many threads as torch may use here. What is run must not depend on which of them runs it."""
 
-    def __init__(self) -> None:
-        self._pool: ThreadPoolExecutor | None = None
-        self._threads = 0
+def in_lanes(function: Callable[[int], Any], numbers: Sequence[int]) -> None:
+    """Call it with each number, on as many threads as torch may use here. Raises what the first of them raised.
 
-    def run(self, function: Callable[..., Any], *arguments: Sequence[Any]) -> list[Any]:
-        """The results of all calls, in their order. Raises what the first of them raised."""
-        import torch
+    What comes of it must not depend on which thread runs what.
+    """
+    import torch
 
-        threads = torch.get_num_threads()
-        if threads == 1 or len(arguments[0]) == 1:
-            return list(map(function, *arguments))
-        if threads != self._threads:
-            self._start(threads)
-        assert self._pool is not None
-        return list(self._pool.map(function, *arguments))
+    threads = torch.get_num_threads()
+    if threads == 1 or len(numbers) == 1:
+        for number in numbers:
+            function(number)
+        return
+    for _ in _pool(threads).map(function, numbers):
+        pass
 
-    def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown()
-        self._pool, self._threads = None, 0
 
-    def _start(self, threads: int) -> None:
-        import torch
+def _pool(threads: int) -> ThreadPoolExecutor:
+    with _lock:
+        if threads not in _pools:
+            _pools[threads] = _started(threads)
+        return _pools[threads]
 
-        self.close()
-        self._pool, self._threads = ThreadPoolExecutor(threads, thread_name_prefix="lane"), threads
-        all_there = Barrier(threads)
 
-        def begin() -> None:
-            # Of the calling thread alone, but threads that start later take it over: so it is set back below.
-            torch.set_num_threads(1)
-            all_there.wait()
+def _started(threads: int) -> ThreadPoolExecutor:
+    import torch
 
-        for each in [self._pool.submit(begin) for _ in range(threads)]:
-            each.result()
-        torch.set_num_threads(threads)
+    pool, all_there = ThreadPoolExecutor(threads, thread_name_prefix="lane"), Barrier(threads)
+
+    def begin() -> None:
+        # Of the calling thread alone, but threads that start later take it over: so it is set back below.
+        torch.set_num_threads(1)
+        all_there.wait()
+
+    for each in [pool.submit(begin) for _ in range(threads)]:
+        each.result()
+    torch.set_num_threads(threads)
+    return pool

@@ -92,6 +92,8 @@ class Networks:
         self.shapes = [(self.number * hidden[0], observation + 1), (hidden[0], state), *inner, *last]
         self.size = sum(math.prod(shape) for shape in self.shapes)
         """Numbers in all layers."""
+        self.row = 4.0 * (2 * self.number * sum(hidden) + 2 * sum(self.outputs) + observation + state)
+        """About how many bytes of room a row takes."""
         self.weights = Layers.weights(self.shapes, self.number)
         self._views = self.weights.parts()
         self.parameters = [part for each in modules for part in each.parameters()]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpcjet.swarm.torch_backend.lanes import Lanes
+from hpcjet.swarm.torch_backend.lanes import in_lanes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,8 +30,7 @@ class Packed:
 class Packing:
     """Keeps the room from batch to batch: fresh memory costs more than what is written there."""
 
-    def __init__(self, lanes: Lanes) -> None:
-        self._lanes = lanes
+    def __init__(self) -> None:
         self._room: Tensor | None = None
 
     def of(self, parts: "dict[str, Tensor]", index: "Tensor") -> Packed:
@@ -54,7 +53,7 @@ class Packing:
                 for name, place in places:
                     rows[at, place] = parts[name][at] if whole else parts[name].index_select(0, index[at])
 
-        self._lanes.run(block, range(0, len(index), BLOCK))
+        in_lanes(block, range(0, len(index), BLOCK))
         mask, state_of = parts.get("action_mask"), parts.get("state_of")
         return Packed(
             rows, None if mask is None else mask.index_select(0, index), parts.get("state"),

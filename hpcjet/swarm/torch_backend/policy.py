@@ -13,7 +13,6 @@ from hpcjet.swarm.observation_normaliser import ObservationNormaliser
 from hpcjet.swarm.policy.interface import Acts, PolicySpec, check_columns, check_inputs
 from hpcjet.swarm.torch_backend import heads
 from hpcjet.swarm.torch_backend.forward import Forward
-from hpcjet.swarm.torch_backend.lanes import Lanes
 from hpcjet.swarm.torch_backend.networks import Networks
 from hpcjet.swarm.value_normaliser import ValueNormaliser
 from hpcjet.swarm.vector import Bools, Floats
@@ -43,7 +42,7 @@ class TorchPolicy:
             "log_std": nn.ParameterList([std]),
         }).to(self.device)  # fmt: skip
         self.normaliser = ValueNormaliser(config.value_norm_beta) if config.value_norm else None
-        self._lanes, self._forwards = Lanes(), dict[tuple[str, ...], Forward]()
+        self._forwards: dict[tuple[str, ...], Forward] = {}
         sizes = {"observation": spec.observation_size, "state": spec.state_size} if config.observation_norm else {}
         self.seen = {name: ObservationNormaliser.of(size) for name, size in sizes.items() if size}
         """Normalisers of observation and state, if there are any."""
@@ -140,7 +139,7 @@ class TorchPolicy:
                 [self.modules[name] for name in names], c.hidden, c.activation, spec.observation_size,
                 spec.state_size if "critic" in names else 0,
             )  # fmt: skip
-            self._forwards[names] = Forward(networks, self._lanes)
+            self._forwards[names] = Forward(networks)
         return self._forwards[names]
 
     def _values(self, outputs: "Tensor") -> Floats:

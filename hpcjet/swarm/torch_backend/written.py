@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcjet.config.swarm.learner import LearnerConfig
-from hpcjet.swarm.torch_backend.lanes import Lanes
+from hpcjet.swarm.torch_backend.lanes import in_lanes
 from hpcjet.swarm.torch_backend.networks import Layers, Networks, Pass, edges
 from hpcjet.swarm.torch_backend.packing import Packed, Packing
 from hpcjet.swarm.torch_backend.policy import TorchPolicy
@@ -29,12 +29,11 @@ class WrittenOut:
         import torch
 
         spec, form, modules = policy.spec, policy.config, policy.modules
-        self.policy, self.config, self.lanes = policy, config, Lanes()
+        self.policy, self.config, self.packing = policy, config, Packing()
         self.networks = Networks(
             [modules["actor"], modules["critic"]], form.hidden, form.activation, spec.observation_size, spec.state_size
         )
-        self.packing = Packing(self.lanes)
-        self._rooms = Rooms(lambda rows: _Room(self.networks, policy, config, rows))
+        self._rooms = Rooms(lambda rows: _Room(self.networks, policy, config, rows), self.networks.row)
         self._sums: list[tuple[Tensor, Layers]] = []
         self._parameters = [*self.networks.parameters, policy.log_std]
         self.gradient = torch.zeros(self.networks.size + policy.log_std.numel())
@@ -59,7 +58,7 @@ class WrittenOut:
                 for share in lanes[number]:
                     self._share(samples, chosen[at[share] : at[share + 1]], total, std, *sums[number])
 
-        self.lanes.run(lane, range(len(lanes)))
+        in_lanes(lane, range(len(lanes)))
         added = torch.stack([each for each, _ in sums]).sum(0)
         self.gradient.copy_(added[: -len(NOTED)])
         return dict(zip(NOTED, added[-len(NOTED) :] / total, strict=True))

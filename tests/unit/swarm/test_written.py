@@ -12,8 +12,10 @@ from hpcjet.config.swarm.learner import LearnerConfig
 from hpcjet.config.swarm.policy import Activation, PolicyConfig
 from hpcjet.swarm.policy.interface import PolicySpec
 from hpcjet.swarm.spaces.layout import ActionLayout, Categorical, Continuous
+from hpcjet.swarm.torch_backend.lanes import in_lanes
 from hpcjet.swarm.torch_backend.policy import TorchPolicy
 from hpcjet.swarm.torch_backend.ppo import PPOLearner
+from hpcjet.swarm.torch_backend.rooms import MOST, Rooms
 from hpcjet.swarm.torch_backend.written import WrittenOut
 
 BOX = ActionLayout((Continuous((-1.0, -1.0), (1.0, 1.0)),))
@@ -163,3 +165,28 @@ def samples_for(policy: TorchPolicy) -> dict[str, torch.Tensor]:
     with torch.no_grad():
         parts["log_prob"] = policy.evaluate(parts["observation"], action, allowed)[0] + 0.3 * drawn(PLACES)
     return parts
+
+
+def test_rooms_are_kept_up_to_a_number_of_bytes() -> None:
+    made: list[int] = []
+    first, second = (Rooms(lambda rows: made.append(rows) or [rows], row=MOST / 10) for _ in range(2))  # type: ignore[func-returns-value]
+    room = first.of(4)
+    assert second.of(4) is not room and first.of(4) is room
+    assert made == [4, 4]
+    assert first.of(3)[0] == 3, "11 tenths: the oldest has to go"
+    assert first.of(4) is room and made == [4, 4, 3]
+    second.of(4)
+    assert made == [4, 4, 3, 4]
+    assert second.of(50) is second.of(50), "one may be too large"
+
+
+@pytest.mark.usefixtures("threads")
+def test_what_a_lane_raises_is_raised() -> None:
+    torch.set_num_threads(2)
+
+    def fails(number: int) -> None:
+        if number == 1:
+            raise ValueError("lane 1")
+
+    with pytest.raises(ValueError, match="lane 1"):
+        in_lanes(fails, range(4))
