@@ -135,10 +135,17 @@ class Seats:
             self._ended(runs[run])
         self._take()
         if time.monotonic() > self._asked_at + STATUS_S:
-            self._asked_at = time.monotonic()
-            for seat in self.all.values():
-                if seat.node_id and seat.asked is None:
-                    seat.asked = seat.actor.status.remote()
+            self._ask()
+
+    def ask(self, wait_s: float) -> None:
+        """How all do now, as far as they answer in time."""
+        import ray
+
+        self._ask()
+        calls = [seat.asked for seat in self.all.values() if seat.asked is not None]
+        if calls:
+            ray.wait(calls, num_returns=len(calls), timeout=wait_s)
+        self._take()
 
     def on(self, node_id: str) -> list[Seat]:
         return [seat for seat in self.all.values() if seat.node_id == node_id]
@@ -187,6 +194,12 @@ class Seats:
     def take_told(self) -> Told:
         told, self.told = self.told, Told()
         return told
+
+    def _ask(self) -> None:
+        self._asked_at = time.monotonic()
+        for seat in self.all.values():
+            if seat.node_id and seat.asked is None:
+                seat.asked = seat.actor.status.remote()
 
     def _take(self) -> None:
         import ray

@@ -30,6 +30,8 @@ SEATS_S = 5.0
 """Between two writes of seats.json."""
 EMPTY_S = 30.0
 """So long fragments of a node that drains may take to be learned from."""
+LAST_WORDS_S = 5.0
+"""So long hosts may take to tell of their last episodes."""
 PLAY_S = 300.0
 """So long the last episodes may take."""
 WAIT_FOR_NODES_S = 600.0
@@ -63,6 +65,7 @@ class Training:
         while not self._learning.done:
             self._look()
             time.sleep(PAUSE_S)
+        self._seats.ask(LAST_WORDS_S)
         self._take_rows()
         _log.info("learned: version %d", self._learning.version)
         self._seats.stop(self._seats.all.values())
