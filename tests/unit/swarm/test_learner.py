@@ -12,6 +12,7 @@ from hpcjet.config.swarm.learner import Algorithm, LearnerConfig
 from hpcjet.errors import ConfigError
 from hpcjet.swarm.fragment import Fragment
 from hpcjet.swarm.learning.batch import batch_of, noted_values
+from hpcjet.swarm.torch_backend.ppo import PPOLearner
 
 BOTH = pytest.mark.parametrize("algorithm", list(Algorithm), ids=[each.name for each in Algorithm])
 
@@ -71,6 +72,16 @@ def test_microbatches_add_up_to_the_minibatch() -> None:
     assert one == pytest.approx(other, rel=1e-3, abs=1e-5)
     for name, part in whole.policy.weights().items():
         np.testing.assert_allclose(part, shares.policy.weights()[name], rtol=1e-3, atol=1e-5)
+
+
+def test_updates_by_formulas_are_those_by_autograd() -> None:
+    written, graph = (learner_for(formation(with_state=True), settings(Algorithm.ppo)) for _ in range(2))
+    assert isinstance(graph, PPOLearner) and graph._written is not None
+    graph._written = None
+    fragment = fragment_of(formation(with_state=True), written)
+    assert written.update([fragment]) == pytest.approx(graph.update([fragment]), rel=1e-3, abs=1e-5)
+    for name, part in written.policy.weights().items():
+        np.testing.assert_allclose(part, graph.policy.weights()[name], rtol=1e-3, atol=1e-5)
 
 
 @BOTH
