@@ -135,7 +135,9 @@ def test_a_training_leaves_rows_a_checkpoint_and_a_report(whole: RunDir) -> None
     assert [row["agent_steps"] for row in told] == [640 * version for version in range(1, UPDATES + 1)]
     assert all(row["lags"] == "0:2" for row in told), "sync learns from its own version alone"
     assert checkpoint(whole).version == UPDATES and len(checkpoint(whole).hosts) == 2
-    assert sum(row["episodes"] for row in told) == 4 * UPDATES and told[-1]["evaluation.episodes"] == 1
+    # Rows may come several at a time; what hosts had begun when all was learned may have ended too.
+    assert 4 * UPDATES <= sum(row.get("episodes", 0) for row in told) <= 4 * (UPDATES + 1)
+    assert told[-1]["evaluation.episodes"] == 1 and told[-1]["produced_bytes"] >= 0
     assert SwarmFiles.of(whole).trajectory.exists() and whole.report.exists() and whole.summary.exists()
     assert not read_losses(SwarmFiles.of(whole).losses)
 

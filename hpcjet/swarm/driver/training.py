@@ -19,6 +19,7 @@ from hpcjet.swarm.form import Form, environment_of
 from hpcjet.swarm.hosts import HostSpec
 from hpcjet.swarm.placement import Needs, Node, deal, moves, number_of_seats, room, shares
 from hpcjet.swarm.row import Row
+from hpcjet.swarm.vector import Episode
 from hpcjet.swarm.watch import MetricsLog, SwarmFiles, SwarmProgress, write_seats
 from hpcjet.workload import Cluster
 
@@ -58,6 +59,9 @@ class Training:
         """Nodes that drain, without seats -> until when their fragments may stay."""
         self._next_seats = 0.0
         self._played = 0
+        self._produced = 0.0
+        self._episodes: list[Episode] = []
+        """Told with the last row."""
 
     def run(self) -> None:
         """Raises WorkloadError, WorldError or BootstrapError for what cannot go on."""
@@ -67,6 +71,7 @@ class Training:
             time.sleep(PAUSE_S)
         self._seats.ask(LAST_WORDS_S)
         self._take_rows()
+        self._take_late()
         _log.info("learned: version %d", self._learning.version)
         self._seats.stop(self._seats.all.values())
         _log.info("the hosts have stopped")
@@ -258,10 +263,13 @@ class Training:
         if not new:
             return
         told = self._seats.take_told()
+        self._episodes = told.episodes
         for fault in told.faults[:10]:
             _log.warning("%s", fault)
+        pools = self._plane.pool_statuses()
         beside = {
-            **rows.of_episodes(told.episodes), **rows.of_pools(self._plane.pool_statuses()),
+            **rows.of_episodes(told.episodes), **rows.of_pools(pools),
+            "produced_bytes": self._produced_since(sum(float(each["produced_bytes"]) for each in pools)),
             "hosts": float(len(self._seats.standing)), "nodes": float(len(self._nodes.usable)),
             "lost_fragments": float(self.losses.fragments), **self._evaluation,
         }  # fmt: skip
@@ -271,6 +279,17 @@ class Training:
         # What came of many updates at once is told with the last of them.
         self._row = {**new[-1], **beside}
         self._metrics.write(self._row)
+
+    def _take_late(self) -> None:
+        """Episodes that were told after the last update belong to it."""
+        if self._row and (late := self._seats.take_told().episodes):
+            self._row |= rows.of_episodes([*self._episodes, *late])
+            self._metrics.write(self._row)
+
+    def _produced_since(self, total: float) -> float:
+        """Since the last row; a pool that began anew counts from 0."""
+        before, self._produced = self._produced, total
+        return max(0.0, total - before)
 
     def _evaluate(self) -> None:
         every, version = self._exp.evaluate_every, int(float(self._row.get("version", 0)))
