@@ -194,7 +194,7 @@ class Lab:
         keeper = state.alive(node_name(index))
         return node.node_processes(node.first_process(self.layout, index, keeper)) if keeper else []
 
-    def install(self, project_root: Path, *, extras: Sequence[str] = ("swe", "engine")) -> Path:
+    def install(self, project_root: Path, *, extras: Sequence[str] = ("swe", "engine", "swarm")) -> Path:
         """A virtual environment that the user can run, with the project installed from a wheel built now."""
         check_requirements()
         bringup.make_root(self.layout)

@@ -30,9 +30,9 @@ class Launched:
 class Login:
     """The lab's user on the login node, with the project installed."""
 
-    def __init__(self, lab: Lab, *, extras: Sequence[str] = ("swe", "engine")) -> None:
+    def __init__(self, lab: Lab) -> None:
         self.lab = lab
-        self.bin = lab.install(PROJECT, extras=extras) / "bin"
+        self.bin = lab.install(PROJECT) / "bin"
         self.home = Path(lab.user.home)
         self.env: dict[str, str] = {"PATH": f"{self.bin}:/usr/local/bin:/usr/bin:/bin", "COLUMNS": "80"}
 

@@ -30,12 +30,6 @@ SMALL = [
 START_S, AGAIN_S = 400.0, 240.0
 
 
-@pytest.fixture(scope="module")
-def swarm_login(lab: Lab) -> Login:
-    """With torch and the environments: an installation of its own."""
-    return Login(lab, extras=("swarm",))
-
-
 class Training:
     """One that goes on until it is ended."""
 
@@ -122,15 +116,15 @@ def processes(lab: Lab, node: int) -> list[Any]:
 
 
 @pytest.fixture
-def folder(swarm_login: Login) -> Iterator[Path]:
-    path = swarm_login.home / f"swarm-{secrets.token_hex(4)}"
+def folder(login: Login) -> Iterator[Path]:
+    path = login.home / f"swarm-{secrets.token_hex(4)}"
     yield path
     subprocess.run(["rm", "-rf", path], check=True)
 
 
-def test_all_nodes_act_and_what_they_did_is_learned_from(swarm_login: Login, folder: Path) -> None:
+def test_all_nodes_act_and_what_they_did_is_learned_from(login: Login, folder: Path) -> None:
     words = ["+exp=formation", *THREE, *SMALL, f"run.root={folder}", "exp.updates=8", "exp.staleness.mode=sync"]
-    done = swarm_login.launch(*words, timeout_s=START_S + AGAIN_S)
+    done = login.launch(*words, timeout_s=START_S + AGAIN_S)
     assert done.code == 0, done.output
     run = only_run(folder)
     seats = read_seats(SwarmFiles.of(run).seats)
@@ -143,8 +137,8 @@ def test_all_nodes_act_and_what_they_did_is_learned_from(swarm_login: Login, fol
     assert json.loads(run.summary.read_text())
 
 
-def test_a_training_survives_its_parts_one_after_the_other(swarm_login: Login, folder: Path) -> None:
-    with Training(swarm_login, folder, "exp.updates=1000000", "exp.learners=2") as training:
+def test_a_training_survives_its_parts_one_after_the_other(login: Login, folder: Path) -> None:
+    with Training(login, folder, "exp.updates=1000000", "exp.learners=2") as training:
         training.await_rows(10, START_S)
         lab, head = training.lab, training.head
         host = training.node_of("seat-0000")
@@ -158,8 +152,8 @@ def test_a_training_survives_its_parts_one_after_the_other(swarm_login: Login, f
         training.survives("learner rank", lambda: kill_on(lab, learner, "LearnerActor"))
 
 
-def test_a_training_survives_a_node_without_power(swarm_login: Login, folder: Path) -> None:
-    with Training(swarm_login, folder, "exp.updates=1000000") as training:
+def test_a_training_survives_a_node_without_power(login: Login, folder: Path) -> None:
+    with Training(login, folder, "exp.updates=1000000") as training:
         training.await_rows(10, START_S)
         lab, head = training.lab, training.head
         node = next(number for number in (training.node_of(f"seat-000{seat}") for seat in range(3)) if number != head)

@@ -223,7 +223,7 @@ class Foreign:
     pass
 
 
-@pytest.mark.parametrize("value", [Foreign(), {"a": Foreign}, np.array([None]), {1, 2}], ids=str)
+@pytest.mark.parametrize("value", [Foreign(), {"a": Foreign}, np.array([None]), {1, 2}], ids=["object", "class", "array", "set"])
 def test_what_cannot_be_kept_is_refused_at_once(value: Any, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="cannot be kept in a checkpoint"), (tmp_path / "x").open("wb") as file:
         tree.save(file, value)
