@@ -14,15 +14,16 @@ from hpcjet.launch import main
 from hpcjet.tasks.git import git
 
 ROOT = Path(__file__).parents[2]
+EXPERIMENTS = "doctor, formation, gymnasium, mpi, noop, pettingzoo, ray, serve, swe, torchrun"
 
 WORDS: dict[str, tuple[list[str], str]] = {
     "unknown exp": (
         ["+exp=swee"],
-        "exp=swee is not known: choose one of doctor, formation, gymnasium, mpi, noop, pettingzoo, ray, serve, swe, torchrun; did you mean swe?",
+        f"exp=swee is not known: choose one of {EXPERIMENTS}; did you mean swe?",
     ),
     "no exp": (
         ["cluster=slurm"],
-        "exp is not chosen: add +exp=NAME, one of doctor, formation, gymnasium, mpi, noop, pettingzoo, ray, serve, swe, torchrun",
+        f"exp is not chosen: add +exp=NAME, one of {EXPERIMENTS}",
     ),
     "nothing": ([], "exp is not chosen"),
     "exp twice": (["+exp=noop", "+exp=swe"], "exp is chosen twice"),

@@ -223,7 +223,10 @@ class Foreign:
     pass
 
 
-@pytest.mark.parametrize("value", [Foreign(), {"a": Foreign}, np.array([None]), {1, 2}], ids=["object", "class", "array", "set"])
+FOREIGN = {"object": Foreign(), "class": {"a": Foreign}, "array": np.array([None]), "set": {1, 2}}
+
+
+@pytest.mark.parametrize("value", list(FOREIGN.values()), ids=list(FOREIGN))
 def test_what_cannot_be_kept_is_refused_at_once(value: Any, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="cannot be kept in a checkpoint"), (tmp_path / "x").open("wb") as file:
         tree.save(file, value)
