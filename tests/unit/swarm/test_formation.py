@@ -126,9 +126,9 @@ def test_shapes() -> None:
     assert sorted(map(tuple, square.T.round(9))) == [(x, y) for x in (-0.5, 0.0, 0.5) for y in (-0.5, 0.0, 0.5)]
     points = slots(FormationConfig(agents=2, shape=Shape.points, points=[[1.0, 1.0], [3.0, 1.0]]))
     np.testing.assert_allclose(points, [[-1, 1], [0, 0]])
-    with pytest.raises(ConfigError, match=r"formation\.points=1 points"):
+    with pytest.raises(ConfigError, match=r"environment\.points=1 points"):
         FormationConfig(agents=2, shape=Shape.points, points=[[1.0, 1.0]])
-    with pytest.raises(ConfigError, match=r"formation\.agents=0"):
+    with pytest.raises(ConfigError, match=r"environment\.agents=0"):
         FormationConfig(agents=0)
 
 
