@@ -71,8 +71,8 @@ class LearnerConfig:
     max_grad_norm: float = 0.5
     """Gradients with a greater norm are shortened to it."""
     compile: bool = False
-    """ppo: find gradients by autograd and torch.compile, which takes half a minute at the first update. On CPUs the
-    formulas that are written out are faster; it is for GPUs."""
+    """ppo: find gradients by autograd and torch.compile, which takes half a minute at the first update: for GPUs. On
+    CPUs gradients are found by formulas that are written out, which need no such start."""
 
     def __post_init__(self) -> None:
         for key in ("epochs", "minibatch", "microbatch"):

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from hpcjet.config.swarm.exp import SwarmConfig
+from hpcjet.config.swarm.pool import Order
 from hpcjet.errors import WorkloadError
 from hpcjet.swarm.checkpoints import newest_checkpoint, versions
 from hpcjet.swarm.checkpoints.checkpoint import Checkpoint
@@ -38,6 +39,7 @@ class Learning:
             policies=form.policies, fragments={}, checkpoints=files.checkpoints, policy=exp.policy,
             learner=exp.learner, backend=exp.backend, seed=seed, servers=servers, compression=exp.pool.compression,
             checkpoint_every=exp.checkpoint_every, updates=exp.updates, agent_steps=exp.agent_steps,
+            prioritised=exp.pool.order is Order.prioritised,
         )  # fmt: skip
         self._group: LearnerGroup | None = None
         self._placed: Learners | None = None

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from hpcjet.config.swarm.exp import SwarmConfig
+from hpcjet.config.swarm.learner import Algorithm
 from hpcjet.errors import BootstrapError
 from hpcjet.plan import Plan
 from hpcjet.swarm.driver import rows
@@ -148,7 +149,7 @@ class Training:
             seat=seat.name, env=environment_of(exp), worlds=seat.worlds, first_world=seat.first_world, seed=self._seed,
             steps=exp.steps, node=self._nodes.name(seat.node_id), cache=self._plane.cache(seat.node_id),
             pool=self._plane.pool(seat.node_id), policy_map=exp.policy_map, policy=exp.policy, backend=exp.backend,
-            keep_snapshots=exp.waits,
+            keep_snapshots=exp.waits, with_values=exp.learner.algorithm is Algorithm.ppo,
         )  # fmt: skip
 
     # the loop

@@ -80,3 +80,9 @@ def test_what_is_right_passes_and_has_its_form() -> None:
     assert isinstance(each, SwarmConfig)
     form = form_of(each)
     assert form.at_a_time == {"p0": 1, "p1": 1, "p2": 1} and form.fragments(each, 4) == {"p0": 4, "p1": 4, "p2": 4}
+
+
+def test_what_is_not_installed_is_named_at_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpcjet.swarm.check.NEEDED", ("torch", "no_such_package"))
+    with pytest.raises(ConfigError, match=r"needs no_such_package, not installed here: pip install 'hpcjet\[swarm\]'"):
+        check(compose(["+exp=formation"]))
