@@ -1,6 +1,8 @@
 """How `make test` spreads the tests over processes."""
 
 import os
+import signal
+import threading
 
 import pytest
 from xdist.remote import Producer
@@ -25,3 +27,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Lanes:
 
 def pytest_xdist_auto_num_workers() -> int:
     return min(len(os.sched_getaffinity(0)), 8)
+
+
+def pytest_configure() -> None:
+    """A shell starts what it puts into the background with SIGINT ignored, and every program of a test would inherit
+    that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
