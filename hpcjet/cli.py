@@ -8,7 +8,7 @@ from hpcjet import __version__, checkup
 from hpcjet.console import commands as run_commands
 from hpcjet.console import scale, swarm
 from hpcjet.console.completion import complete
-from hpcjet.launch import run_command
+from hpcjet.program import run_command
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -1,12 +1,9 @@
 """python -m hpcjet.launch: compose, check, plan, submit, follow."""
 
-import errno
-import logging
-import os
 import shlex
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,8 +12,9 @@ from hpcjet.config.compose import compose, override, parse
 from hpcjet.config.files import choices
 from hpcjet.config.plain import to_dict
 from hpcjet.config.root import SCHEMAS, LaunchConfig
-from hpcjet.errors import EXIT_CLUSTER, EXIT_INTERRUPTED, EXIT_OK, ConfigError, HpcjetError
+from hpcjet.errors import EXIT_OK, ConfigError
 from hpcjet.paths import templates_dir
+from hpcjet.program import run_command
 
 if TYPE_CHECKING:
     from hpcjet.slurm.allocations import Allocation
@@ -60,36 +58,12 @@ Exit codes: 0 done, 1 the workload failed, 2 the request was wrong,
 """
 
 MULTIRUN = frozenset({"-m", "--multirun"})
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The command; ends the process with the exit code of the run."""
     words = sys.argv[1:] if argv is None else list(argv)
     sys.exit(run_command(lambda: _command(words)))
-
-
-def run_command(command: Callable[[], int]) -> int:
-    """Run a command; an error that is meant for a person becomes one message and its exit code."""
-    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
-    try:
-        code = command()
-        sys.stdout.flush()
-        return code
-    except HpcjetError as error:
-        print(f"hpcjet: {error}", file=sys.stderr)
-        return error.exit_code
-    except BrokenPipeError:
-        # The reader, such as head, has seen enough. What is left in the buffer goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_OK
-    except OSError as error:
-        if error.errno not in NO_SPACE:
-            raise
-        print(f"hpcjet: {error}; free some space, or choose another place: run.root=FOLDER", file=sys.stderr)
-        return EXIT_CLUSTER
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
 
 
 def _command(given: list[str]) -> int:

@@ -25,6 +25,7 @@ LAYERS = [
     {"drive", "lab"},
     {"preflight", "provenance", "snapshot", "start", "live", "follow", "dryrun", "outcome", "timeline"},
     {"sweep"},
+    {"program"},
     {"launch", "checkup", "console"},
     {"cli"},
 ]
