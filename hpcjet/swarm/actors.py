@@ -1,11 +1,14 @@
 """What all Ray actors of the swarm share. Ray is imported when it is used."""
 
 import asyncio
+import time
 from typing import Any
 
-from hpcjet.errors import HpcjetError
+from hpcjet.errors import BootstrapError, HpcjetError
 
 NAMESPACE = "hpcjet-swarm"
+ENDS_S = 60.0
+"""So long an actor that is ended may take to be gone."""
 
 
 class ActorGone(HpcjetError):
@@ -42,6 +45,25 @@ def get_actor(name: str) -> Any:
         raise ActorGone(
             f"no actor has the name {name} (any more): its node is gone, or it was never started"
         ) from error
+
+
+def end_actor(name: str, *, wait: bool = True) -> None:
+    """End an actor for good, and free its name. Raises BootstrapError if that takes too long."""
+    import ray
+
+    deadline = time.monotonic() + ENDS_S
+    while True:
+        try:
+            ray.kill(get_actor(name), no_restart=True)
+        except ActorGone:
+            return
+        except lost_errors():
+            pass
+        if not wait:
+            return
+        if time.monotonic() > deadline:
+            raise BootstrapError(f"{name} does not end in {ENDS_S:g} s; see whether its node answers")
+        time.sleep(0.05)
 
 
 async def local_copy(reference: Any) -> Any:

@@ -10,8 +10,7 @@ from typing import Any
 from hpcjet.config.swarm.exp import SwarmConfig
 from hpcjet.config.swarm.pool import Mode
 from hpcjet.config.swarm.staleness import StalenessConfig
-from hpcjet.errors import HpcjetError
-from hpcjet.swarm.actors import ActorGone, get_actor, lost_errors, start_actor
+from hpcjet.swarm.actors import ENDS_S, end_actor, get_actor, lost_errors, start_actor
 from hpcjet.swarm.driver.answers import no_answer
 from hpcjet.swarm.driver.losses import Losses
 from hpcjet.swarm.placement import Learners, Node, place_standby
@@ -21,7 +20,6 @@ from hpcjet.swarm.weights.actors import BOOK, ServerActor, start_cache, start_se
 _log = logging.getLogger(__name__)
 ANSWER_S = 20.0
 """So long one part may take to answer; it is on the way to be started again otherwise."""
-ENDS_S = 60.0
 AT_ONCE = 32
 """Nodes on which actors are started at a time."""
 SERVERS = ("swarm-ps-0", "swarm-ps-1")
@@ -203,25 +201,6 @@ def cache_name(node: Node) -> str:
 
 def pool_name(node: Node) -> str:
     return f"swarm-pool-{node.name}"
-
-
-def end_actor(name: str, *, wait: bool = True) -> None:
-    """End an actor for good, and free its name. Raises HpcjetError if that takes too long."""
-    import ray
-
-    deadline = time.monotonic() + ENDS_S
-    while True:
-        try:
-            ray.kill(get_actor(name), no_restart=True)
-        except ActorGone:
-            return
-        except lost_errors():
-            pass
-        if not wait:
-            return
-        if time.monotonic() > deadline:
-            raise HpcjetError(f"{name} does not end in {ENDS_S:g} s; see whether its node answers")
-        time.sleep(0.05)
 
 
 def _pid(_actor: object) -> int:

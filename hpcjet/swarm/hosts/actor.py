@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from hpcjet.errors import BootstrapError, HpcjetError
-from hpcjet.swarm.actors import ActorGone, get_actor, lost_errors, start_actor
+from hpcjet.errors import HpcjetError
+from hpcjet.swarm.actors import end_actor, get_actor, lost_errors, start_actor
 from hpcjet.swarm.hosts.loop import Loop
 from hpcjet.swarm.hosts.plane import RayPlane
 from hpcjet.swarm.hosts.spec import HostError, HostSpec, HostState, HostStatus
@@ -19,8 +19,6 @@ from hpcjet.swarm.worlds.deadline import TimeLimit
 
 LAST_WORDS_S = 3.0
 """Between the answer that a world hangs and the end of the process."""
-ENDS_S = 60.0
-"""So long an earlier attempt may take to be gone."""
 AGAIN_S = 0.05
 
 log = logging.getLogger(__name__)
@@ -140,21 +138,7 @@ def start_host(node_id: str, spec: HostSpec, attempt: int, *, state: HostState |
 
 def end_host(seat: str) -> None:
     """End what there is of a seat. Raises BootstrapError if it does not end."""
-    import ray
-
-    name, deadline = host_name(seat), time.monotonic() + ENDS_S
-    while True:
-        try:
-            ray.kill(get_actor(name), no_restart=True)
-        except ActorGone:
-            return
-        except lost_errors():
-            pass
-        if time.monotonic() > deadline:
-            raise BootstrapError(
-                f"{name}: an earlier attempt did not end in {ENDS_S:g} s; see whether its node answers"
-            )
-        time.sleep(AGAIN_S)
+    end_actor(host_name(seat))
 
 
 def host_snapshots(seats: Sequence[str], version: int, timeout_s: float) -> dict[str, HostState]:

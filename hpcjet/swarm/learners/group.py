@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from hpcjet.errors import HpcjetError
-from hpcjet.swarm.actors import lost_errors, start_actor
+from hpcjet.swarm.actors import ENDS_S, lost_errors, start_actor
 from hpcjet.swarm.learners.actor import LearnerActor
 from hpcjet.swarm.learners.spec import LearnerSpec, LearnerStatus, RankError, RankStatus
 from hpcjet.swarm.learning.ranks import RanksLost
@@ -17,7 +17,6 @@ ANSWER_S = 10.0
 """So long a rank may take to say how it does; it is asked again."""
 BLAME_S = 5.0
 """Between the first rank that complains of the others and the news which of them died."""
-ENDS_S = 60.0
 AGAIN_S = 0.05
 
 log = logging.getLogger(__name__)
