@@ -5,7 +5,6 @@ JSON.
 """
 
 import json
-import logging
 import os
 import signal
 import sys
@@ -13,13 +12,15 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ray
+import swarm_scene
 import torch
-from ray.cluster_utils import Cluster
 from swarm_fragments import SMALL, formation, fragment_of, learner_for, settings
+from swarm_scene import two_nodes
 
 from hpcjet.config.swarm.learner import Algorithm
 from hpcjet.config.swarm.policy import PolicyConfig
@@ -35,16 +36,9 @@ from hpcjet.swarm.weights.actors import load, start_cache, start_servers
 from hpcjet.swarm.weights.cache import NoWeights
 
 GIVE_UP_S = 120
+wait_for = partial(swarm_scene.wait_for, give_up_s=GIVE_UP_S)
 UPDATES = 14
 found: dict[str, Any] = {}
-
-
-def wait_for(what: str, ask: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + GIVE_UP_S
-    while not (answer := ask()):
-        assert time.monotonic() < deadline, f"{what} did not come"
-        time.sleep(0.05)
-    return answer
 
 
 def act(source: str, cache: str, pool: str, seed: int, ended: threading.Event) -> None:
@@ -81,26 +75,9 @@ def until(group: LearnerGroup, what: str, ready: Callable[[LearnerStatus], bool]
     return wait_for(what, ask), rows
 
 
-def new_cluster(memory: int) -> Any:
-    """On a machine that is busy Ray gives its own head up after 30 s."""
-    options = {"num_cpus": 1, "object_store_memory": memory, "include_dashboard": False}
-    left = 3
-    while True:
-        try:
-            return Cluster(initialize_head=True, head_node_args=options)
-        except Exception as error:
-            left -= 1
-            if not left or "timed out during startup" not in str(error):
-                raise
-
-
 def main(folder: Path) -> None:
-    memory = 80 * 1024**2
     torch.set_num_threads(1)
-    Path(os.environ["RAY_TMPDIR"], "ray").mkdir(parents=True)  # a file of cluster_utils is written there
-    cluster = new_cluster(memory)
-    away = cluster.add_node(num_cpus=1, object_store_memory=memory)
-    ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
+    cluster, away = two_nodes()
     head, other = ray.get_runtime_context().get_node_id(), away.node_id
     servers = start_servers(WeightsConfig(lease_s=2.0), head=head, primary=other, standby=head)
     places = {"here": head, "away": other}

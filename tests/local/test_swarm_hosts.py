@@ -1,31 +1,14 @@
 """World hosts on a real Ray of two nodes: one scene, as starting it takes most of the time."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[2]
+from swarm_scene import play
 
 
 @pytest.mark.slow
 def test_seats_on_two_nodes_of_which_one_is_killed_and_others_hang_or_fail() -> None:
-    program = Path(__file__).parent / "swarm_hosts_scene.py"
-    temp = Path("/tmp") / f"hjh{os.getpid()}"
-    path = os.pathsep.join(map(str, (ROOT, program.parent, ROOT / "tests" / "unit" / "swarm")))
-    quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
-    env = {**os.environ, **quiet, "PYTHONPATH": path, "RAY_TMPDIR": str(temp)}
-    try:
-        done = subprocess.run(
-            [sys.executable, str(program)], env=env, capture_output=True, text=True, timeout=300, check=False
-        )
-    finally:
-        subprocess.run(["rm", "-rf", str(temp)], check=False)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))  # Ray writes there too
+    found = play(Path(__file__).parent / "swarm_hosts_scene.py", timeout_s=300)
     hangs, fails = found.pop("ended")
     assert hangs.startswith("HostError: sleeps: world 8, reset: no answer for ")
     assert fails == "WorldError: world 8, reset: it raised RuntimeError: no licence"

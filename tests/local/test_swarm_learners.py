@@ -1,33 +1,12 @@
 """Learner ranks on a real Ray of two nodes: one scene, as starting it takes most of the time."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from swarm_scene import play
 
 
 def test_two_ranks_of_which_one_is_killed_go_on_from_the_newest_checkpoint(tmp_path: Path) -> None:
-    program = Path(__file__).parent / "swarm_learners_scene.py"
-    temp = Path("/tmp") / f"hjl{os.getpid()}"
-    path = os.pathsep.join(map(str, (ROOT, program.parent, ROOT / "tests" / "unit" / "swarm")))
-    quiet = {
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-        "RAY_raylet_start_wait_time_s": "120",
-    }
-    env = {**os.environ, **quiet, "PYTHONPATH": path, "RAY_TMPDIR": str(temp)}
-    try:
-        done = subprocess.run(
-            [sys.executable, str(program), str(tmp_path / "checkpoints")], env=env, capture_output=True, text=True,
-            timeout=800, check=False,
-        )  # fmt: skip
-    finally:
-        subprocess.run(["rm", "-rf", str(temp)], check=False)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))  # Ray writes there too
+    found = play(Path(__file__).parent / "swarm_learners_scene.py", tmp_path / "checkpoints", timeout_s=800)
     assert found.pop("told after s") < 25, "well before the ranks' own time limit of 30 s"
     learned, told = found.pop("agent-steps")
     assert learned == told and learned % 180 == 0 and learned >= 14 * 180

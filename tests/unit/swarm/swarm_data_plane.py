@@ -4,16 +4,14 @@ Run as a program by test_data_plane.py, with RAY_TMPDIR; what it finds is printe
 """
 
 import json
-import logging
 import os
-import time
-from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
 import ray
-from ray.cluster_utils import Cluster
+import swarm_scene
+from swarm_scene import answers, two_nodes
 
 from hpcjet.config.swarm.staleness import StalenessConfig, StalenessMode
 from hpcjet.config.swarm.weights import CacheConfig, WeightsConfig
@@ -24,15 +22,8 @@ from hpcjet.swarm.pool.actors import IndexIsNew, fetch, start_index, start_pool
 from hpcjet.swarm.weights.actors import Publisher, start_cache, start_servers
 
 GIVE_UP_S = 60
+wait_for = partial(swarm_scene.wait_for, give_up_s=GIVE_UP_S)
 found: dict[str, Any] = {}
-
-
-def wait_for(what: str, ask: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + GIVE_UP_S
-    while not (answer := ask()):
-        assert time.monotonic() < deadline, f"{what} did not come"
-        time.sleep(0.05)
-    return answer
 
 
 def fragment(version: int, mark: float) -> Fragment:
@@ -62,14 +53,7 @@ def learn(index: Any, n: int) -> list[float]:
 
 
 def main() -> None:
-    memory = 80 * 1024**2
-    Path(os.environ["RAY_TMPDIR"], "ray").mkdir(parents=True)  # a file of cluster_utils is written there
-    cluster = Cluster(
-        initialize_head=True,
-        head_node_args={"num_cpus": 1, "object_store_memory": memory, "include_dashboard": False},
-    )
-    away = cluster.add_node(num_cpus=1, object_store_memory=memory)
-    ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
+    cluster, away = two_nodes()
     head = ray.get_runtime_context().get_node_id()
     other = away.node_id
     servers = start_servers(WeightsConfig(lease_s=2.0), head=head, primary=other, standby=head)
@@ -125,13 +109,6 @@ def main() -> None:
 def process_of(actor: Any) -> int:
     """0 while there is none."""
     return int(answers(lambda: ray.get(actor.__ray_call__.remote(lambda self: os.getpid()))))
-
-
-def answers(ask: Callable[[], Any]) -> Any:
-    try:
-        return ask()
-    except ray.exceptions.RayActorError:
-        return False
 
 
 main()
