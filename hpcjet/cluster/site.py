@@ -133,6 +133,8 @@ def node_environment(plan: Plan, place: Place, env: Mapping[str, str]) -> dict[s
         "RAY_agent_register_timeout_ms": str(patience_s * 1000),
         "RAY_gcs_server_request_timeout_seconds": str(patience_s),
         "RAY_worker_register_timeout_seconds": str(patience_s),
+        # Ray's head keeps the last 100,000 calls, some hundred MB, for a dashboard that there is not.
+        "RAY_task_events_report_interval_ms": "0",
     }
     own = {
         TOKEN_FILE: str(plan.run.secret(token_name(place))),
