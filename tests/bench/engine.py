@@ -26,9 +26,11 @@ from urllib.parse import urlsplit
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 
+from free_port import free_port
 from load import Result, Target, body, load
-from scene import HOST, KEY, Scene, StubReplica, free_port, scene
+from scene import HOST, KEY, Scene, StubReplica, scene
 from soak import Chaos, Tally, run_sessions
 
 from hpcjet.cluster.child import session_members

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from free_port import free_port
 
 from hpcjet.config.engine import Recording
 from hpcjet.engine.gateway import Gateway, Limits
@@ -22,12 +23,6 @@ KEY = "run-key-for-tests"
 SECRET = "secret-for-tests-" + "x" * 32
 HOST = "127.0.0.1"
 STUB = Path(__file__).with_name("stub.py")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 class StubReplica:
@@ -58,7 +53,7 @@ class StubReplica:
         return self._process.pid if self._process else None
 
     def set(self, **mode: Any) -> None:
-        request("POST", f"{self.url}/stub/mode", timeout_s=5, body=mode)
+        request("POST", f"{self.url}/stub/mode", timeout_s=60, body=mode)
 
     def seen(self) -> dict[str, Any]:
         found: dict[str, Any] = get(f"{self.url}/stub/seen") or {}
@@ -77,12 +72,12 @@ class Scene:
 
 def get(url: str, *, key: str = "") -> Any:
     try:
-        return json.loads(request("GET", url, timeout_s=5, api_key=key).body)
+        return json.loads(request("GET", url, timeout_s=60, api_key=key).body)
     except (Unanswered, ValueError):
         return None
 
 
-def wait_until(true: Any, *, timeout_s: float = 20) -> None:
+def wait_until(true: Any, *, timeout_s: float = 200) -> None:
     deadline = time.monotonic() + timeout_s
     while not true():
         assert time.monotonic() < deadline, f"not within {timeout_s} s"
@@ -106,7 +101,7 @@ def scene(
             stub.start()
         router.start()
         gateway.start()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         router.wait_ready(deadline=deadline)
         for stub in stubs:
             router.add(stub.url, deadline=deadline)

@@ -16,11 +16,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from scene import HOST, free_port, wait_until
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 from engine_python import stub_python
 from engine_scenes import Scene, make_scene, oracle, running
+from free_port import free_port
+from scene import HOST, wait_until
 from test_engine_model_fit import QWEN3_32B, make
 
 from hpcjet.cluster.child import Child, session_members
@@ -124,7 +123,7 @@ def of_oracle(folder: Path, scene: Scene, request: pytest.FixtureRequest) -> Ite
     with contextlib.ExitStack() as stack:
         words = ["engine=oracle", f"exp.tasks={scene.file}"]
         serving, run, port = serving_of(stack, folder, words, scene)
-        serving.wait_ready(deadline=time.monotonic() + 60)
+        serving.wait_ready(deadline=time.monotonic() + 240)
         key = (folder / "e" / "oracle.key").read_text()
         text = scene.task.problem_statement
         yield Engine(serving, run, port, lambda: below_us("hpcjet.engine.oracle"), ids=False, key=key, text=text)
@@ -139,7 +138,7 @@ def of_openai(folder: Path, scene: Scene, request: pytest.FixtureRequest) -> Ite
         words = ["engine=openai", f"engine.base_url={endpoint.base_url}", "engine.model=oracle"]
         words += [f"engine.api_key_env={KEY_VARIABLE}", f"exp.tasks={scene.file}"]
         serving, run, port = serving_of(stack, folder, words, scene)
-        serving.wait_ready(deadline=time.monotonic() + 60)
+        serving.wait_ready(deadline=time.monotonic() + 240)
         text = scene.task.problem_statement
         yield Engine(
             serving, run, port, lambda: [there.pid], ids=False, key=endpoint.api_key, text=text  # type: ignore[attr-defined]
@@ -167,7 +166,7 @@ def of_sglang(folder: Path, scene: Scene, request: pytest.FixtureRequest) -> Ite
     words += [f"engine.compile_cache={folder}/compiled", "engine.health_interval_s=1"]
     with contextlib.ExitStack() as stack:
         serving, run, port = serving_of(stack, folder, words, scene)
-        serving.wait_ready(deadline=time.monotonic() + 60)
+        serving.wait_ready(deadline=time.monotonic() + 240)
         yield Engine(serving, run, port, lambda: below_us("sglang.launch_server"), ids=True, key="", text="Hello")
 
 
@@ -252,4 +251,4 @@ def test_what_an_engine_cannot_return_is_refused_before_an_attempt_begins(
         words += [f"engine.api_key_env={KEY_VARIABLE}", "engine.record=tokens", f"exp.tasks={scene.file}"]
         serving, _, _ = serving_of(stack, tmp_path, words, scene)
         with pytest.raises(EngineError, match=r"engine\.record=tokens"):
-            serving.wait_ready(deadline=time.monotonic() + 60)
+            serving.wait_ready(deadline=time.monotonic() + 240)

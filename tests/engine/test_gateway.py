@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scene import HOST, KEY, SECRET, StubReplica, free_port, wait_until
+from free_port import free_port
+from scene import HOST, KEY, SECRET, StubReplica, wait_until
 
 from hpcjet.config.engine import Recording
 from hpcjet.engine.chat import ChatError, ChatSettings, ContextExceeded, complete
@@ -47,10 +48,10 @@ def new_gateway(stub: StubReplica, folder: Path, **more: Any) -> Gateway:
 
 def started(gateway: Gateway) -> None:
     gateway.start()
-    gateway.wait_ready(deadline=time.monotonic() + 30)
+    gateway.wait_ready(deadline=time.monotonic() + 200)
 
 
-def ask(where: Endpoint, *, timeout_s: float = 20, path: str = "/chat/completions", **more: Any) -> Answer:
+def ask(where: Endpoint, *, timeout_s: float = 100, path: str = "/chat/completions", **more: Any) -> Answer:
     url = where.base_url + path
     return request("POST", url, timeout_s=timeout_s, api_key=where.api_key, body={**BODY, **more})
 
@@ -105,7 +106,7 @@ def test_metrics_want_their_own_key(gateway: Gateway) -> None:
     ask(endpoint(gateway))
     assert 'hpcjet_gateway_requests_total{class="ok"} 1' in gateway.metrics()
     for key in ("", endpoint(gateway).api_key):
-        assert request("GET", f"{gateway.url}/metrics", timeout_s=5, api_key=key).status == 401
+        assert request("GET", f"{gateway.url}/metrics", timeout_s=60, api_key=key).status == 401
 
 
 @pytest.mark.parametrize(
@@ -113,7 +114,7 @@ def test_metrics_want_their_own_key(gateway: Gateway) -> None:
 )
 def test_what_is_no_request_is_refused(gateway: Gateway, body: bytes, status: int) -> None:
     where = endpoint(gateway)
-    connection = http.client.HTTPConnection(HOST, int(gateway.url.rpartition(":")[2]), timeout=5)
+    connection = http.client.HTTPConnection(HOST, int(gateway.url.rpartition(":")[2]), timeout=60)
     path = where.base_url.partition(gateway.url)[2] + "/chat/completions"
     connection.request("POST", path, body, {"Authorization": f"Bearer {where.api_key}"})
     response = connection.getresponse()
@@ -125,7 +126,7 @@ def test_other_paths_do_not_reach_the_engine(gateway: Gateway) -> None:
     where = endpoint(gateway)
     for path in ("/completions", "/../health", "/chat/completions/../../../add_worker"):
         assert ask(where, path=path).status in (401, 404)
-    models = request("GET", f"{where.base_url}/models", timeout_s=5, api_key=where.api_key)
+    models = request("GET", f"{where.base_url}/models", timeout_s=60, api_key=where.api_key)
     assert models.json()["data"][0]["id"] == "stub"
 
 
@@ -135,7 +136,7 @@ def test_a_full_context_is_never_tried_again_and_stays_the_engines_word(gateway:
     assert answer.status == 400 and "maximum context length" in answer.body.decode()
     assert stub.seen()["seen"] == {"chat": 1, "context": 1}
     with pytest.raises(ContextExceeded):
-        complete(endpoint(gateway), BODY, settings=ChatSettings(), session="x", deadline=time.monotonic() + 5)
+        complete(endpoint(gateway), BODY, settings=ChatSettings(), session="x", deadline=time.monotonic() + 60)
 
 
 @pytest.mark.parametrize("fault", ["500", "503", "429", "cut"])
@@ -159,7 +160,7 @@ def test_what_does_not_pass_ends_within_the_deadline_with_its_class(
     stub.set(chances={fault: 1}, tokens=60)
     began = time.monotonic()
     answer = ask(endpoint(gateway))
-    assert time.monotonic() - began < LIMITS.total_s + 3
+    assert time.monotonic() - began < LIMITS.total_s + 30
     assert answer.status == status or error_code(answer) == "stalled"
     assert error_code(answer) in (kind, "stalled")
     (call,) = read_calls(tmp_path / "records")
@@ -183,12 +184,12 @@ def test_ids_that_the_engine_does_not_return_are_refused(gateway: Gateway, stub:
         answer = ask(endpoint(gateway))
         assert answer.status == 422 and "engine.record=text" in answer.body.decode()
         with pytest.raises(ChatError, match=r"engine\.record=text"):
-            complete(endpoint(gateway), BODY, settings=ChatSettings(), session="x", deadline=time.monotonic() + 5)
+            complete(endpoint(gateway), BODY, settings=ChatSettings(), session="x", deadline=time.monotonic() + 60)
         with pytest.raises(EngineError, match=r"engine\.record=logprobs.*422"):
-            gateway.check(model="stub", deadline=time.monotonic() + 5)
+            gateway.check(model="stub", deadline=time.monotonic() + 60)
     assert all(call.error == "unrecorded" and not call.choices for call in read_calls(tmp_path / "records"))
     stub.set(chances={})
-    gateway.check(model="stub", deadline=time.monotonic() + 5)
+    gateway.check(model="stub", deadline=time.monotonic() + 60)
 
 
 def stream(where: Endpoint, **more: Any) -> list[str]:
@@ -239,7 +240,7 @@ def test_killed_with_9_it_comes_back_and_what_was_answered_is_recorded(gateway: 
     assert gateway.pid
     os.kill(gateway.pid, signal.SIGKILL)
     wait_until(lambda: gateway.restarts == 1)
-    gateway.wait_ready(deadline=time.monotonic() + 20)
+    gateway.wait_ready(deadline=time.monotonic() + 200)
     assert ask(where).status == 200
     assert len(list(read_calls(tmp_path / "records", attempt="task/1~0~1"))) == 6
 
@@ -259,7 +260,7 @@ def test_where_text_is_recorded_answers_pass_as_they_are(stub: StubReplica, tmp_
     one = new_gateway(stub, tmp_path, record=Recording.text)
     started(one)
     try:
-        direct = request("POST", f"{stub.url}/v1/chat/completions", timeout_s=5, api_key=KEY, body=BODY)
+        direct = request("POST", f"{stub.url}/v1/chat/completions", timeout_s=60, api_key=KEY, body=BODY)
         assert ask(endpoint(one)).body == direct.body
         (call,) = read_calls(tmp_path / "records")
         assert call.choices[0]["message"]["content"] and "ids" not in call.choices[0]

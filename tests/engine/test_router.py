@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from scene import HOST, KEY, Scene, free_port, get, scene, wait_until
+from free_port import free_port
+from scene import HOST, KEY, Scene, get, scene, wait_until
 from soak import Chaos, Tally, run_sessions
 
 from hpcjet.engine.endpoint import Endpoint
@@ -33,7 +34,7 @@ def found(tmp_path: Path) -> Iterator[Scene]:
 
 def ask(where: Endpoint) -> Answer:
     url = f"{where.base_url}/chat/completions"
-    return request("POST", url, timeout_s=60, api_key=where.api_key, body=BODY)
+    return request("POST", url, timeout_s=240, api_key=where.api_key, body=BODY)
 
 
 def endpoint(found: Scene, name: str) -> Endpoint:
@@ -62,9 +63,9 @@ def test_the_router_wants_the_runs_key_from_everyone(found: Scene, tmp_path: Pat
             ("GET", "/list_workers"),
             ("GET", "/workers"),
         ):
-            assert request(method, found.router.url + path, timeout_s=5, api_key=key).status == 401
+            assert request(method, found.router.url + path, timeout_s=60, api_key=key).status == 401
         url = f"{found.router.url}/v1/chat/completions"
-        assert request("POST", url, timeout_s=5, api_key=key, body=BODY).status == 401
+        assert request("POST", url, timeout_s=60, api_key=key, body=BODY).status == 401
     assert found.router.pid
     argv = Path(f"/proc/{found.router.pid}/cmdline").read_bytes()
     environment = Path(f"/proc/{found.router.pid}/environ").read_bytes()

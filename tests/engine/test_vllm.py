@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 from every_key import EVERY_KEY
+from free_port import free_port
 
 from hpcjet.cluster.child import session_members
 from hpcjet.config.engine import Device, Recording, Stage, VllmConfig
@@ -64,12 +65,6 @@ def site_of(folder: Path, *, port: int = 0) -> EngineSite:
     )
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 class Running:
     """An engine that is ready, and what it told of itself."""
 
@@ -101,7 +96,7 @@ def running(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
 def test_it_answers_with_token_ids_and_log_probabilities(running: Running) -> None:
     body = {**canary("tiny", record=Recording.logprobs, tools=True), "max_tokens": 5, "ignore_eos": True}
     answer = request(
-        "POST", f"{running.endpoint.base_url}/chat/completions", timeout_s=60, api_key=KEY, body=body
+        "POST", f"{running.endpoint.base_url}/chat/completions", timeout_s=240, api_key=KEY, body=body
     ).json()
     choice = answer["choices"][0]
     assert len(choice["token_ids"]) == 5 == answer["usage"]["completion_tokens"]

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scene import HOST, SECRET, free_port
+from free_port import free_port
+from scene import HOST, SECRET
 from test_vllm import KEY, START_S, config_of, site_of
 from tiny import tiny_model
 
@@ -52,7 +53,7 @@ class Way:
     def change(self, path: Path, version: int, policy: Policy = Policy.wait) -> dict[str, Outcome]:
         wanted = Weights(path=str(path), version=version)
         urls = {"replica-0": self.url}
-        return self.weights.change(urls, wanted, policy, timeout_s=60, lose=lambda name, why: LOST.update({name: why}))
+        return self.weights.change(urls, wanted, policy, timeout_s=240, lose=lambda name, why: LOST.update({name: why}))
 
     def endpoint(self, session: str) -> Endpoint:
         return self.gateway.endpoint(session, model="tiny", valid_s=3600)
@@ -148,7 +149,7 @@ def test_weights_change_under_load(way: Way, model: Path, other_model: Path) -> 
 
 def test_the_head_of_a_stream_has_the_version_too(way: Way) -> None:
     answer = request(
-        "POST", f"{way.endpoint('stream~0~1').base_url}/chat/completions", timeout_s=60,
+        "POST", f"{way.endpoint('stream~0~1').base_url}/chat/completions", timeout_s=240,
         api_key=way.endpoint("stream~0~1").api_key, body=body(stream=True),
     )  # fmt: skip
     assert answer.status == 200 and answer.body.rstrip().endswith(b"[DONE]")
@@ -177,7 +178,7 @@ def test_unfit_weights_change_nothing_and_what_spoils_the_engine_is_told(
 
 def greedy(way: Way) -> list[int]:
     answer = request(
-        "POST", f"{way.url}/v1/chat/completions", timeout_s=60, api_key=KEY, body=body(return_token_ids=True)
+        "POST", f"{way.url}/v1/chat/completions", timeout_s=240, api_key=KEY, body=body(return_token_ids=True)
     ).json()
     return answer["choices"][0]["token_ids"]  # type: ignore[no-any-return]
 

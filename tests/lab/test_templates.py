@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,14 +10,11 @@ from pathlib import Path
 import pytest
 from launching import Login, only_run, sacct, wait_for
 from programs import TRAIN, programs_python
+from tasks_scenes import Project
 
 from hpcjet.lab import Lab
 from hpcjet.paths import templates_dir
 from hpcjet.tasks.jsonl import dump_tasks
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
-
-from tasks_scenes import Project
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 

@@ -32,7 +32,7 @@ from hpcjet.swarm.pool import Compression, PoolConfig
 from hpcjet.swarm.pool.actors import INDEX, fetch, start_index, start_pool
 from hpcjet.swarm.weights.actors import Publisher, start_cache, start_servers
 
-GIVE_UP_S = 60
+GIVE_UP_S = 240
 wait_for = partial(swarm_scene.wait_for, give_up_s=GIVE_UP_S)
 SEATS = {"seat-0000": 0, "seat-0001": 2}
 STEPS = 7

@@ -35,7 +35,7 @@ from hpcjet.swarm.pool.actors import INDEX, start_index, start_pool
 from hpcjet.swarm.weights.actors import load, start_cache, start_servers
 from hpcjet.swarm.weights.cache import NoWeights
 
-GIVE_UP_S = 120
+GIVE_UP_S = 240
 wait_for = partial(swarm_scene.wait_for, give_up_s=GIVE_UP_S)
 UPDATES = 14
 found: dict[str, Any] = {}

@@ -20,7 +20,7 @@ def doctor(folder: Path, *words: str, env: dict[str, str] | None = None) -> "sub
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
 
 

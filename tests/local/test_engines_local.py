@@ -8,9 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
-
 from engine_python import stub_python
 from test_engine_model_fit import QWEN3_32B, make
 
@@ -63,7 +60,7 @@ def test_an_engine_that_cannot_serve_fails_the_run(words: Words, parts: list[str
             sys.executable, "-m", "hpcjet.launch", "+exp=serve", "engine=vllm", *chosen, *words(tmp_path),
             f"run.root={tmp_path}/runs", f"engine.compile_cache={tmp_path}/compiled",
         ],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=400,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=800,
         env={**os.environ, "COLUMNS": "400"}, check=False,
     )  # fmt: skip
     said = " ".join(done.stdout.split())
@@ -78,7 +75,7 @@ def test_a_model_that_is_not_there_is_refused_before_anything_starts(tmp_path: P
     done = subprocess.run(
         [sys.executable, "-m", "hpcjet.launch", "+exp=serve", "engine=vllm", "engine.model=/nowhere/model",
          f"run.root={tmp_path}/runs"],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=200, check=False,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=800, check=False,
     )  # fmt: skip
     assert done.returncode == 2 and "engine.model=/nowhere/model" in done.stdout, done.stdout
     assert not list(tmp_path.glob("runs/*/*/submission.json"))

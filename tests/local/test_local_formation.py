@@ -31,7 +31,7 @@ TINY = [
     "exp.environment.agents=8", "exp.environment.steps=20", "exp.worlds=4", "exp.seats=2", "exp.steps=20",
     "exp.learner.minibatch=160", "exp.evaluate_episodes=1",
 ]  # fmt: skip
-GIVE_UP_S = 300.0
+GIVE_UP_S = 800.0
 
 
 class Scene:

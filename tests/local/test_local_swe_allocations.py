@@ -8,12 +8,8 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
-
 from cluster_scenes import Agent, Scene, group, until, write_plan
 from tasks_scenes import TESTS, Project, new_folder
 
@@ -26,7 +22,7 @@ from hpcjet.tasks.jsonl import dump_tasks
 
 pytestmark = pytest.mark.slow
 NUM_TASKS = 10
-LONG_S = 400
+LONG_S = 800
 
 
 @pytest.fixture
@@ -46,7 +42,7 @@ def scene() -> Iterator[Scene]:
     plan = read_plan(RunDir(path).plan.read_text())
     made = Scene(folder, plan)
     groups = (group("head", 1), group("cpu", 1))
-    write_plan(made, replace(plan, form="jobs", groups=groups, head_wait_s=60.0, min_nodes=1, boot_timeout_s=300.0))
+    write_plan(made, replace(plan, form="jobs", groups=groups, head_wait_s=600.0, min_nodes=1, boot_timeout_s=300.0))
     yield made
     made.close()
     remove_tree(folder)

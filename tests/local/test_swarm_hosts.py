@@ -8,7 +8,7 @@ from swarm_scene import play
 
 @pytest.mark.slow
 def test_seats_on_two_nodes_of_which_one_is_killed_and_others_hang_or_fail() -> None:
-    found = play(Path(__file__).parent / "swarm_hosts_scene.py", timeout_s=300)
+    found = play(Path(__file__).parent / "swarm_hosts_scene.py", timeout_s=850)
     hangs, fails = found.pop("ended")
     assert hangs.startswith("HostError: sleeps: world 8, reset: no answer for ")
     assert fails == "WorldError: world 8, reset: it raised RuntimeError: no licence"

@@ -98,14 +98,14 @@ class Agent:
     def member(self) -> str:
         return f"local-{self.process.pid}-0:0"
 
-    def code(self, timeout_s: float = 40) -> int:
+    def code(self, timeout_s: float = 200) -> int:
         try:
             return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"it goes on:\n{self.output.read_text()}") from None
 
 
-def until(condition: Callable[[], object], what: str, timeout_s: float = 40) -> None:
+def until(condition: Callable[[], object], what: str, timeout_s: float = 200) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain for {what}"

@@ -1,7 +1,6 @@
 """A tiny task in a real git tree, and real engines and sandboxes around it, for the tests of engines and scaffolds."""
 
 import os
-import socket
 import subprocess
 import tempfile
 import time
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from free_port import free_port
 
 from hpcjet.config.engine import EngineConfig, OracleConfig
 from hpcjet.config.sandbox import SandboxConfig
@@ -112,12 +112,6 @@ def read(sandbox: Sandbox, name: str) -> bytes:
     return sandbox.run(f"cat {TESTBED}/{name}", timeout_s=20).output
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 @contextmanager
 def running(config: EngineConfig, tasks: Path) -> Iterator[tuple[Engine, Endpoint]]:
     """An engine that is ready."""
@@ -132,7 +126,7 @@ def running(config: EngineConfig, tasks: Path) -> Iterator[tuple[Engine, Endpoin
     engine = build_engine(config, site)
     try:
         engine.start()
-        yield engine, engine.wait_ready(deadline=time.monotonic() + 60)
+        yield engine, engine.wait_ready(deadline=time.monotonic() + 240)
     finally:
         engine.stop()
 

@@ -147,7 +147,7 @@ def processes_showing(path: Path) -> list[int]:
     return found
 
 
-def wait_for(condition: Callable[[], object], *, timeout_s: float = 60) -> None:
+def wait_for(condition: Callable[[], object], *, timeout_s: float = 300) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true in time"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_scenes import free_port
+from free_port import free_port
 from test_engine_model_fit import QWEN3_32B
 from test_engine_model_fit import make as make_model_with_config
 from test_engine_served import python as python

@@ -7,8 +7,9 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
-from engine_scenes import Scene, free_port, make_scene, oracle, running
+from engine_scenes import Scene, make_scene, oracle, running
 from engine_scripted import scripted
+from free_port import free_port
 
 from hpcjet.config.engine import OpenAIConfig
 from hpcjet.engine import Engine, EngineSite, build_engine

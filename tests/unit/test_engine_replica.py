@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from engine_scenes import free_port
+from free_port import free_port
 
 from hpcjet.cluster.child import session_members
 from hpcjet.config.engine import Recording, VllmConfig

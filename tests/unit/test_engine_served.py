@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from engine_python import stub_python
-from engine_scenes import free_port
+from free_port import free_port
 from test_engine_model_fit import QWEN3_32B, make
 
 from hpcjet.cluster.child import session_members

@@ -21,7 +21,7 @@ from hpcjet.swarm.pool import Compression, PoolConfig, entry_of
 from hpcjet.swarm.pool.actors import IndexIsNew, fetch, start_index, start_pool
 from hpcjet.swarm.weights.actors import Publisher, start_cache, start_servers
 
-GIVE_UP_S = 60
+GIVE_UP_S = 300
 wait_for = partial(swarm_scene.wait_for, give_up_s=GIVE_UP_S)
 found: dict[str, Any] = {}
 
