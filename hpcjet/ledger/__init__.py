@@ -3,5 +3,6 @@
 from hpcjet.ledger.account import KINDS, GroupUse, Ledger
 from hpcjet.ledger.lines import ledger_lines
 from hpcjet.ledger.read import read_ledger
+from hpcjet.ledger.view import NodesView, nodes_view
 
-__all__ = ["KINDS", "GroupUse", "Ledger", "ledger_lines", "read_ledger"]
+__all__ = ["KINDS", "GroupUse", "Ledger", "NodesView", "ledger_lines", "nodes_view", "read_ledger"]

@@ -14,12 +14,11 @@ from typing import Any
 from urllib.parse import quote
 
 from hpcjet.errors import StoreError
-from hpcjet.ledger import Ledger
+from hpcjet.ledger import Ledger, nodes_view
 from hpcjet.rundir import Artifacts, RunDir, replacing
 from hpcjet.shown.duration import count, duration
 from hpcjet.shown.page import template
 from hpcjet.shown.visible import Clip, clip, clip_file, visible
-from hpcjet.swe.nodes_view import nodes_view
 from hpcjet.swe.record import Record
 from hpcjet.swe.summary import Summary
 from hpcjet.swe.trajectory import Step, read_trajectory

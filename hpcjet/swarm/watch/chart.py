@@ -26,6 +26,8 @@ class Line:
     """From the least to the largest value of each point; empty where a point is one row."""
     last: str
     """The value at the end, to be read."""
+    dot: bool = False
+    """There is one point alone: a line of no length, with round ends."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,7 @@ def _range(values: Sequence[float], *, percent: bool) -> tuple[float, float]:
         high = 0.0
     if high - low <= 1e-9 * max(abs(high), abs(low)):
         room = abs(high) / 2 or 1.0
-        return low - room, high + room
+        return (0.0 if low >= 0 else low - room), high + room
     return low, high
 
 
@@ -154,10 +156,9 @@ def _line(series: _Series, place: Callable[[Point], Point], *, percent: bool) ->
     if series.low != series.high:
         band = _path([place(point) for point in series.high + series.low[::-1]]) + "Z"
     points = [place(point) for point in series.middle]
-    if len(points) == 1:
-        # A dot: a line of no length with round ends.
-        points *= 2
-    return Line(series.name, _path(points), band, value_text(series.middle[-1][1], percent=percent))
+    dot = len(points) == 1
+    last = value_text(series.middle[-1][1], percent=percent)
+    return Line(series.name, _path(points * 2 if dot else points), band, last, dot)
 
 
 def _path(points: Sequence[Point]) -> str:

@@ -15,6 +15,7 @@ from hpcjet.config.root import kind_of
 from hpcjet.config.swarm.exp import SwarmConfig
 from hpcjet.config.swarm.formation import FormationConfig
 from hpcjet.errors import ConfigError, StoreError
+from hpcjet.ledger import nodes_view, read_ledger
 from hpcjet.plan import Plan, read_plan
 from hpcjet.rundir import RunDir, atomic_write
 from hpcjet.shown.page import template
@@ -67,6 +68,7 @@ def write_report(run: RunDir) -> Summary:
         hidden_losses=max(0, len(losses) - MOST_LINES),
         seats=views.seat_views(seats[:MOST_LINES]),
         hidden_seats=max(0, len(seats) - MOST_LINES),
+        nodes=nodes_view(read_ledger(run)),
         settings=settings(exp),
         script=script,
         script_hash=script_hash,

@@ -118,13 +118,15 @@ def _policies(rows: Sequence[Row]) -> list[Chart | None]:
         for metric in metrics:
             if f"{policy}." != EVALUATION:
                 found.setdefault(metric, {})[f"{policy}.{metric}"] = visible(policy)
-    return [chart(_words(metric), rows, lines) for metric, lines in found.items()]
+    return [chart(_words(metric), rows, lines) for metric, lines in found.items() if _varies(rows, *lines)]
 
 
 def _running(rows: Sequence[Row]) -> list[Chart | None]:
     return [
         chart("agent steps per second", rows, {"agent_steps_per_s": "rate"}),
-        chart("age of samples, in updates", rows, {"lag_mean": "mean", "lag_max": "oldest"}),
+        chart("age of samples, in updates", rows, {"lag_mean": "mean", "lag_max": "oldest"})
+        if _varies(rows, "lag_mean", "lag_max")
+        else None,
         chart(
             "shares",
             rows,
@@ -140,8 +142,8 @@ def _running(rows: Sequence[Row]) -> list[Chart | None]:
 
 
 def _varies(rows: Sequence[Row], *names: str) -> bool:
-    """Whether there is anything to see in a curve."""
-    return any(len({row.get(name) for row in rows} - {None}) > 1 for name in names)
+    """Whether there is anything to see in a curve; of one row all is shown."""
+    return len(rows) == 1 or any(len({row.get(name) for row in rows} - {None}) > 1 for name in names)
 
 
 def lag_bars(lags: Mapping[int, int]) -> list[Bar]:

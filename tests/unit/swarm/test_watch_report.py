@@ -73,6 +73,7 @@ def test_the_report_tells_it_all_and_needs_nothing_else(tmp_path: Path) -> None:
         "3 min 20 s wall clock, 2 nodes", "2 losses", "node n2 3 4.20 s", "learner rank 1 0 none came",
         "seat-0003 n1 4 1 100 2.0 M 10,000 act 40 %, step 35 %, wait 25 % 1", "return of an agent", "value loss",
         "age of samples, in updates", "60.0 %", "staleness.mode", "environment.agents", "agent that holds its slot",
+        "1 node: 1.0 node-hours", "busy 92%",
     ):  # fmt: skip
         assert told in words, told
     assert not re.search(r"""(src|href)=["'](?!data:)""", source) and "://" not in source.replace(str(run.path), "")

@@ -3,6 +3,7 @@
 import math
 from pathlib import Path
 
+from hpcjet.cluster.events import Event, Events
 from hpcjet.config.compose import compose
 from hpcjet.plan import make_plan
 from hpcjet.rundir import RunDir
@@ -77,7 +78,19 @@ def told_run(tmp_path: Path, *words: str, updates: int = 100) -> RunDir:
         for number in range(4)
     ]  # fmt: skip
     write_seats(files.seats, seats)
+    _note_events(run)
     return run
+
+
+def _note_events(run: RunDir) -> None:
+    """An hour of one node, five minutes of it before the work began."""
+    events = Events(run.events, allocation="9", restart=0)
+    events.note(Event.allocated, at=1.7e9)
+    events.note(Event.agent_up, at=1.7e9, host="n0", rank=0)
+    events.note(Event.ray_up, at=1.7e9 + 300, host="n0")
+    events.note(Event.workload_start, at=1.7e9 + 300)
+    events.note(Event.workload_end, at=1.7e9 + 3600)
+    events.note(Event.released, at=1.7e9 + 3600, exit_code=0)
 
 
 def trainer(*, agents: int = 6, steps: int = 12, iterations: int = 1) -> Trainer:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from hpcjet.ledger import KINDS, GroupUse, Ledger
+from hpcjet.ledger.account import KINDS, GroupUse, Ledger
 from hpcjet.ledger.picture import GroupPicture, pictures
 from hpcjet.shown.duration import duration
 from hpcjet.shown.visible import visible
