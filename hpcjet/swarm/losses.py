@@ -3,6 +3,9 @@
 Every function takes a `mask` of the entries that count, [...]: what stands in the others, NaN included, reaches neither
 the loss nor a gradient, and the means are over the counted entries alone. So a padded agent is as good as none.
 `total` replaces their number, so that shares of a minibatch, and ranks with uneven shares, add up to the whole.
+`weight` multiplies each entry's term: importance weights of what was not drawn evenly. The divisor stays the number, so
+that with weights (N P(i))^-1 the expectation is the mean over all that could be drawn ("Prioritized Experience Replay",
+arXiv:1511.05952, section 3.4). Advantages are standardised without them: a baseline and a scale bias no gradient.
 """
 
 import math
@@ -14,10 +17,13 @@ from hpcjet.swarm.learning.ranks import ALONE, Ranks
 from hpcjet.swarm.value_normaliser import ValueNormaliser
 
 
-def masked_mean(values: Tensor, mask: Tensor, *, total: float | Tensor | None = None) -> Tensor:
+def masked_mean(
+    values: Tensor, mask: Tensor, *, total: float | Tensor | None = None, weight: Tensor | None = None
+) -> Tensor:
     """Sum over the counted entries by their number, or by `total`; 0 if nothing counts."""
     counted = mask != 0
     number = counted.sum().clamp(min=1) if total is None else total
+    values = values if weight is None else values * weight
     return torch.where(counted, values, 0.0).sum() / number
 
 
@@ -67,6 +73,7 @@ def ppo_loss(
     proximal_log_probs: Tensor | None = None,
     max_weight: float = math.inf,
     total: float | Tensor | None = None,
+    weight: Tensor | None = None,
 ) -> Tensor:
     """The clipped surrogate, to be minimised; with `proximal_log_probs` the decoupled one for older samples.
 
@@ -80,16 +87,21 @@ def ppo_loss(
     weighed = advantages.detach()
     surrogate = torch.minimum(ratio * weighed, ratio.clamp(1 - clip, 1 + clip) * weighed)
     if proximal_log_probs is not None:
-        weight = torch.where(mask != 0, (proximal_log_probs - behaviour_log_probs).detach(), 0.0).exp()
-        surrogate = surrogate * weight.clamp(max=max_weight)
-    return -masked_mean(surrogate, mask, total=total)
+        older = torch.where(mask != 0, (proximal_log_probs - behaviour_log_probs).detach(), 0.0).exp()
+        surrogate = surrogate * older.clamp(max=max_weight)
+    return -masked_mean(surrogate, mask, total=total, weight=weight)
 
 
 def policy_gradient_loss(
-    log_probs: Tensor, advantages: Tensor, mask: Tensor, *, total: float | Tensor | None = None
+    log_probs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    total: float | Tensor | None = None,
+    weight: Tensor | None = None,
 ) -> Tensor:
     """-log pi times the advantages of V-trace, which hold the importance weight already (IMPALA, section 4.2)."""
-    return -masked_mean(torch.where(mask != 0, log_probs, 0.0) * advantages.detach(), mask, total=total)
+    return -masked_mean(torch.where(mask != 0, log_probs, 0.0) * advantages.detach(), mask, total=total, weight=weight)
 
 
 def value_loss(
@@ -102,6 +114,7 @@ def value_loss(
     clip: float | None = None,
     huber_delta: float | None = None,
     total: float | Tensor | None = None,
+    weight: Tensor | None = None,
 ) -> Tensor:
     """Half the squared error of the value head, or Huber's, with the greater of the clipped and the plain term.
 
@@ -115,7 +128,7 @@ def value_loss(
         old = old_outputs.detach()
         near = old + (outputs - old).clamp(-clip, clip)
         loss = torch.maximum(loss, _error(torch.where(mask != 0, near - targets, 0.0), huber_delta))
-    return masked_mean(loss, mask, total=total)
+    return masked_mean(loss, mask, total=total, weight=weight)
 
 
 def _error(error: Tensor, huber_delta: float | None) -> Tensor:

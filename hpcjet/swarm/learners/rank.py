@@ -142,7 +142,7 @@ class Rank:
         metrics = {
             policy: self.learners[policy].update(
                 batch.fragments, nodes=[order.nodes[each.entry.node] for each in batch.chosen],
-                rate=order.rates[policy],
+                weights=[each.weight for each in batch.chosen], rate=order.rates[policy],
             )
             for policy, batch in batches.items()
         }  # fmt: skip

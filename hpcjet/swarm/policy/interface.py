@@ -80,12 +80,19 @@ class Learner(Protocol):
     def policy(self) -> Policy: ...
 
     def update(
-        self, fragments: Sequence[Fragment], *, nodes: Sequence[int] = (), rate: float = 1.0
+        self,
+        fragments: Sequence[Fragment],
+        *,
+        nodes: Sequence[int] = (),
+        weights: Sequence[float] = (),
+        rate: float = 1.0,
     ) -> dict[str, float]:
         """Learn from these once (all epochs), raise the policy's version, and tell how it went.
 
         With several ranks each calls it with its part, which may be none; what is told is of all, on each.
         `nodes`: a number for each fragment, the same on all ranks for what was made on one node (standardise=node).
+        `weights`: the importance weight of each fragment, by which the losses of its samples are multiplied; they are
+        divided by the number of samples all the same. Empty: each has 1.
         `rate`: by what the learning rate is multiplied this time.
         """
 

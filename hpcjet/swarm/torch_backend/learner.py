@@ -165,3 +165,10 @@ def node_of_places(fragments: Sequence[Fragment], nodes: Sequence[int]) -> Ints:
     """Where each of the T * W * R places of each fragment was made; 0 where nothing is said."""
     number = nodes or [0] * len(fragments)
     return np.repeat(np.asarray(number, dtype=np.int64), [fragment.reward.size for fragment in fragments])
+
+
+def weights_of(weights: Sequence[float], sizes: Sequence[int]) -> Floats | None:
+    """The importance weight of each of so many places of each fragment; None if all are 1."""
+    if all(weight == 1 for weight in weights):
+        return None
+    return np.repeat(np.asarray(weights, dtype=np.float32), sizes)

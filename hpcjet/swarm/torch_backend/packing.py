@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpcjet.swarm.torch_backend.lanes import in_lanes
-
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -25,6 +23,8 @@ class Packed:
     """[K, S]"""
     state_of: "Tensor | None"
     """[n], places in `state`."""
+    weight: "Tensor | None" = None
+    """[n], importance weights."""
 
 
 class Packing:
@@ -46,19 +46,15 @@ class Packing:
             *zip(COLUMNS, singles, strict=True),
         ]  # fmt: skip
 
-        def block(start: int) -> None:
-            at = slice(start, start + BLOCK)
-            with torch.inference_mode():
+        with torch.inference_mode():
+            for start in range(0, len(index), BLOCK):
+                at = slice(start, start + BLOCK)
                 rows[at, width] = 1.0
                 for name, place in places:
                     rows[at, place] = parts[name][at] if whole else parts[name].index_select(0, index[at])
-
-        in_lanes(block, range(0, len(index), BLOCK))
-        mask, state_of = parts.get("action_mask"), parts.get("state_of")
-        return Packed(
-            rows, None if mask is None else mask.index_select(0, index), parts.get("state"),
-            None if state_of is None else state_of.index_select(0, index),
-        )  # fmt: skip
+        singles_of = (parts.get(name) for name in ("action_mask", "state_of", "weight"))
+        mask, state_of, weight = (None if part is None else part.index_select(0, index) for part in singles_of)
+        return Packed(rows, mask, parts.get("state"), state_of, weight)
 
     def _rows(self, number: int, columns: int) -> "Tensor":
         import torch

@@ -9,11 +9,11 @@ from hpcjet.config.swarm.learner import LearnerConfig, Standardise
 from hpcjet.swarm.fragment import Fragment
 from hpcjet.swarm.learning.batch import Batch, batch_of
 from hpcjet.swarm.learning.ranks import ALONE, Ranks, everyones
-from hpcjet.swarm.torch_backend.learner import TorchLearner, node_of_places
+from hpcjet.swarm.torch_backend.learner import TorchLearner, node_of_places, weights_of
 from hpcjet.swarm.torch_backend.packing import Packed
 from hpcjet.swarm.torch_backend.policy import TorchPolicy
 from hpcjet.swarm.torch_backend.written import WrittenOut
-from hpcjet.swarm.vector import Ints
+from hpcjet.swarm.vector import Floats, Ints
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,14 +34,16 @@ class PPOLearner(TorchLearner):
             self._written = WrittenOut(policy, config)
 
     def update(
-        self, fragments: Sequence[Fragment], *, nodes: Sequence[int] = (), rate: float = 1.0
-    ) -> dict[str, float]:
+        self, fragments: Sequence[Fragment], *, nodes: Sequence[int] = (), weights: Sequence[float] = (),
+        rate: float = 1.0,
+    ) -> dict[str, float]:  # fmt: skip
         """See `Learner.update`. Raises ValueError, with shapes, for a fragment of another policy."""
         batch = batch_of(fragments, self.policy, self.config)
         counts = everyones(self.ranks, len(batch.index))
         if sum(counts):
             self.begin(rate)
-            parts = self._tensors(batch, node_of_places(fragments, nodes))
+            weight = weights_of(weights, [fragment.reward.size for fragment in fragments])
+            parts = self._tensors(batch, node_of_places(fragments, nodes), weight)
             if self._written is None:
                 self._by_autograd(parts, batch.index, counts)
             else:
@@ -86,24 +88,24 @@ class PPOLearner(TorchLearner):
         from hpcjet.swarm.losses import masked_mean, ppo_loss, value_loss
 
         c = self.config
-        counted = torch.ones_like(parts["advantage"], dtype=torch.bool)
+        counted, weight = torch.ones_like(parts["advantage"], dtype=torch.bool), parts.get("weight")
         log_prob, entropy = self.policy.evaluate(parts["observation"], parts["action"], parts.get("action_mask"))
         outputs = self.policy.value_outputs(parts["observation"], parts.get("state"))
         noted = {
             "policy_loss": ppo_loss(
-                log_prob, parts["log_prob"], parts["advantage"], counted, clip=c.clip, total=total
+                log_prob, parts["log_prob"], parts["advantage"], counted, clip=c.clip, total=total, weight=weight
             ),
             "value_loss": value_loss(
                 outputs, parts["returns"], counted, old_outputs=parts["value"], clip=c.value_clip,
-                huber_delta=c.huber_delta, total=total,
+                huber_delta=c.huber_delta, total=total, weight=weight,
             ),
-            "entropy": masked_mean(entropy, counted, total=total),
-            "kl": masked_mean(parts["log_prob"] - log_prob.detach(), counted, total=total),
+            "entropy": masked_mean(entropy, counted, total=total, weight=weight),
+            "kl": masked_mean(parts["log_prob"] - log_prob.detach(), counted, total=total, weight=weight),
         }  # fmt: skip
         loss = noted["policy_loss"] + c.value_coefficient * noted["value_loss"]
         return loss - c.entropy_coefficient * noted["entropy"], {name: part.detach() for name, part in noted.items()}
 
-    def _tensors(self, batch: Batch, node: Ints) -> Parts:
+    def _tensors(self, batch: Batch, node: Ints, weight: Floats | None) -> Parts:
         """The batch with returns and values in the scale of the value network, and advantages standardised."""
         returns, value, normaliser = batch.returns, batch.value, self.policy.normaliser
         if normaliser is not None:
@@ -113,6 +115,7 @@ class PPOLearner(TorchLearner):
         arrays = {
             "action": batch.action, "log_prob": batch.log_prob, "value": value, "returns": returns,
             "advantage": batch.advantage, "action_mask": batch.action_mask, "state_of": batch.state_of,
+            "weight": weight,
         }  # fmt: skip
         parts = {name: self.policy.tensor(array) for name, array in arrays.items() if array is not None}
         parts["observation"] = self.policy.inputs(batch.observation)

@@ -32,6 +32,8 @@ class Samples:
     value: "Tensor"
     mask: "Tensor | None"
     """[M, n]"""
+    weight: "Tensor | None" = None
+    """[n], importance weights, by which all terms of a sample are multiplied."""
 
 
 class Loss:
@@ -53,7 +55,9 @@ class Loss:
         (mean, value), (to_mean, to_value) = outs, slopes
         parts = self._parts(mean, log_std, s, to_mean)
         by_log_prob = self._surrogate(s, total)
-        by_entropy = -self.config.entropy_coefficient / total
+        by_entropy: float | Tensor = -self.config.entropy_coefficient / total
+        if s.weight is not None:
+            by_log_prob, by_entropy = by_log_prob.mul_(s.weight), s.weight * by_entropy
         real = 0
         for part in parts:
             part.back(by_log_prob, by_entropy)
@@ -61,6 +65,9 @@ class Loss:
                 to_std[real : real + part.columns] += part.to_std
                 real += part.columns
         self._value(value[0], s, total, to_value[0])
+        if s.weight is not None:
+            to_value.mul_(s.weight)
+            self.terms.mul_(s.weight)
 
     def _parts(self, mean: "Tensor", log_std: "Tensor", s: Samples, to_mean: "Tensor") -> "list[_Real | _Choice]":
         """Each part of an action; their log-probabilities and entropies are added up."""
@@ -141,11 +148,12 @@ class _Real:
         self.log_prob = self._squares.sum(0).mul_(-0.5).sub_(spread + 0.5 * math.log(2 * math.pi) * width)
         self.entropy = spread + 0.5 * (1 + math.log(2 * math.pi)) * width
 
-    def back(self, by_log_prob: "Tensor", by_entropy: float) -> None:
+    def back(self, by_log_prob: "Tensor", by_entropy: "float | Tensor") -> None:
         import torch
 
         torch.mul(self._scaled, self._inverse, out=self.slope).mul_(by_log_prob)
-        self.to_std = self._squares.sub_(1).mv(by_log_prob).add_(by_entropy * len(by_log_prob))
+        entropies = by_entropy * len(by_log_prob) if isinstance(by_entropy, float) else by_entropy.sum()
+        self.to_std = self._squares.sub_(1).mv(by_log_prob).add_(entropies)
 
 
 class _Choice:
@@ -159,12 +167,14 @@ class _Choice:
         self.log_prob = self._logs.gather(0, self._chosen).squeeze(0)
         self.entropy = (self._chances * self._logs).sum(0).neg_()
 
-    def back(self, by_log_prob: "Tensor", by_entropy: float) -> None:
+    def back(self, by_log_prob: "Tensor", by_entropy: "float | Tensor") -> None:
         import torch
 
         slope = torch.mul(self._chances, by_log_prob, out=self.slope).neg_()
         slope.scatter_add_(0, self._chosen, by_log_prob.unsqueeze(0))
-        if by_entropy:
+        if not isinstance(by_entropy, float):
+            slope.sub_(self._chances.mul_(self._logs.add_(self.entropy)).mul_(by_entropy))
+        elif by_entropy:
             slope.sub_(self._chances.mul_(self._logs.add_(self.entropy)), alpha=by_entropy)
         if self._mask is not None:
             slope.masked_fill_(~self._mask, 0.0)

@@ -15,7 +15,7 @@ from hpcjet.swarm.learning.batch import check_fragment
 from hpcjet.swarm.learning.ranks import everyones
 from hpcjet.swarm.policy.interface import PolicySpec
 from hpcjet.swarm.returns import VTrace, trajectories, vtrace
-from hpcjet.swarm.torch_backend.learner import TorchLearner
+from hpcjet.swarm.torch_backend.learner import TorchLearner, weights_of
 from hpcjet.swarm.vector import Floats, Ints
 
 if TYPE_CHECKING:
@@ -47,8 +47,9 @@ class Columns:
 
 class VTraceLearner(TorchLearner):
     def update(
-        self, fragments: Sequence[Fragment], *, nodes: Sequence[int] = (), rate: float = 1.0
-    ) -> dict[str, float]:
+        self, fragments: Sequence[Fragment], *, nodes: Sequence[int] = (), weights: Sequence[float] = (),
+        rate: float = 1.0,
+    ) -> dict[str, float]:  # fmt: skip
         """See `Learner.update`. Raises ValueError, with shapes, for fragments of another policy or unequal length."""
         whole = columns_of(fragments, self.policy.spec)
         steps, width = whole.reward.shape
@@ -56,13 +57,15 @@ class VTraceLearner(TorchLearner):
         used = np.flatnonzero(whole.present[:-1].any(axis=0))
         counts = everyones(self.ranks, len(used))
         node, samples = node_of_columns(fragments, nodes), 0
+        weight = weights_of(weights, _widths(fragments))
         if sum(counts):
             self.begin(rate)
             most = max(1, self.config.minibatch // self.ranks.most(steps))
             for _ in range(self.config.epochs):
                 for chosen, _ in self.minibatches(used, counts, most):
                     columns = np.sort(chosen)
-                    samples += self._learn(some_columns(whole, columns, width), node[columns])
+                    mine = None if weight is None else weight[columns]
+                    samples += self._learn(some_columns(whole, columns, width), node[columns], mine)
             if self.policy.seen:
                 acted = whole.present[:-1]
                 states = None if whole.state is None else whole.state[:-1][acted]
@@ -70,7 +73,7 @@ class VTraceLearner(TorchLearner):
         self.policy.version += 1
         return {**self.metrics(), "samples": float(samples // self.config.epochs)}
 
-    def _learn(self, some: Columns, node: Ints) -> int:
+    def _learn(self, some: Columns, node: Ints, weights: Floats | None = None) -> int:
         """A step; how many samples all ranks had. A rank without any goes the same way with no columns."""
         import torch
 
@@ -90,15 +93,19 @@ class VTraceLearner(TorchLearner):
         if policy.normaliser is not None:
             policy.normaliser.update_moments(number, *sums)
         advantages = self.standardised(advantages, counted, np.tile(node, len(some.reward)))
+        weight = None if weights is None else tensor(np.tile(weights, len(some.reward)))
         total = torch.tensor(max(number, 1.0), device=policy.device)
         noted = {
-            "policy_loss": policy_gradient_loss(log_prob, advantages, counted, total=total),
+            "policy_loss": policy_gradient_loss(log_prob, advantages, counted, total=total, weight=weight),
             "value_loss": value_loss(
-                outputs[:count], targets, counted, normaliser=policy.normaliser, huber_delta=c.huber_delta, total=total
+                outputs[:count], targets, counted, normaliser=policy.normaliser, huber_delta=c.huber_delta,
+                total=total, weight=weight,
             ),
-            "entropy": masked_mean(entropy, counted, total=total),
-            "kl": masked_mean(tensor(some.log_prob).flatten() - log_prob.detach(), counted, total=total),
-        }
+            "entropy": masked_mean(entropy, counted, total=total, weight=weight),
+            "kl": masked_mean(
+                tensor(some.log_prob).flatten() - log_prob.detach(), counted, total=total, weight=weight
+            ),
+        }  # fmt: skip
         loss = noted["policy_loss"] + c.value_coefficient * noted["value_loss"]
         (loss - c.entropy_coefficient * noted["entropy"]).backward()  # type: ignore[no-untyped-call]
         self.note(**noted)
@@ -167,7 +174,11 @@ def some_columns(whole: Columns, chosen: Ints, width: int) -> Columns:
 def node_of_columns(fragments: Sequence[Fragment], nodes: Sequence[int]) -> Ints:
     """Where each column was made; 0 where nothing is said."""
     number = nodes or [0] * len(fragments)
-    return np.repeat(np.asarray(number, dtype=np.int64), [f.reward.shape[1] * f.reward.shape[2] for f in fragments])
+    return np.repeat(np.asarray(number, dtype=np.int64), _widths(fragments))
+
+
+def _widths(fragments: Sequence[Fragment]) -> list[int]:
+    return [f.reward.shape[1] * f.reward.shape[2] for f in fragments]
 
 
 def _no_columns(spec: PolicySpec) -> Columns:

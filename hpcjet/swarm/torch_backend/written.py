@@ -1,16 +1,10 @@
-"""The gradients of PPO without autograd: rows are gathered once, go through both networks and back in small shares.
+"""The gradients of PPO without autograd: rows are gathered once, go through both networks and back in small shares."""
 
-The same bits whatever the number of threads: a minibatch is cut into shares and lanes by its length alone, each lane
-adds up its own shares in order, and the lanes are added up in order.
-"""
-
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from hpcjet.config.swarm.learner import LearnerConfig
-from hpcjet.swarm.torch_backend.lanes import in_lanes
-from hpcjet.swarm.torch_backend.networks import Layers, Networks, Pass, edges
+from hpcjet.swarm.torch_backend.networks import Networks, Pass, edges
 from hpcjet.swarm.torch_backend.packing import Packed, Packing
 from hpcjet.swarm.torch_backend.policy import TorchPolicy
 from hpcjet.swarm.torch_backend.rooms import Rooms
@@ -18,8 +12,6 @@ from hpcjet.swarm.torch_backend.slopes import NOTED, Loss, Samples
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-MOST_LANES = 16
 
 
 class WrittenOut:
@@ -34,34 +26,28 @@ class WrittenOut:
             [modules["actor"], modules["critic"]], form.hidden, form.activation, spec.observation_size, spec.state_size
         )
         self._rooms = Rooms(lambda rows: _Room(self.networks, policy, config, rows), self.networks.row)
-        self._sums: list[tuple[Tensor, Layers]] = []
         self._parameters = [*self.networks.parameters, policy.log_std]
-        self.gradient = torch.zeros(self.networks.size + policy.log_std.numel())
+        self._sums = torch.zeros(self.networks.size + policy.log_std.numel() + len(NOTED))
+        self._noted = self._sums[-len(NOTED) :]
+        self.gradient = self._sums[: -len(NOTED)]
         """By all parameters, as one vector, which ranks add up."""
-        self._views = [*self._layers(self.gradient).parts(), self.gradient[self.networks.size :]]
+        by_networks, self._to_std = torch.split(self.gradient, [self.networks.size, policy.log_std.numel()])
+        self._layers = self.networks.gradients(by_networks)
+        self._views = [*self._layers.parts(), self._to_std]
 
     def backward(self, samples: Packed, chosen: "Tensor", total: float) -> "dict[str, Tensor]":
         """Fill `gradient` with that of these rows, their part of a minibatch of `total`; what `losses` notes."""
         import torch
 
         self.networks.take()
-        self.gradient.zero_()
+        self._sums.zero_()
         if not len(chosen):
             return {}
-        at = edges(len(chosen), self.networks.hidden, self.config.microbatch)
-        lanes = np.array_split(np.arange(len(at) - 1), min(len(at) - 1, MOST_LANES))
-        sums = self._sums_for(len(lanes))
         std = self.policy.log_std.detach().clone()
-
-        def lane(number: int) -> None:
-            with torch.inference_mode():
-                for share in lanes[number]:
-                    self._share(samples, chosen[at[share] : at[share + 1]], total, std, *sums[number])
-
-        in_lanes(lane, range(len(lanes)))
-        added = torch.stack([each for each, _ in sums]).sum(0)
-        self.gradient.copy_(added[: -len(NOTED)])
-        return dict(zip(NOTED, added[-len(NOTED) :] / total, strict=True))
+        with torch.inference_mode():
+            for begin, end in pairwise(edges(len(chosen), self.networks.hidden, self.config.microbatch)):
+                self._share(samples, chosen[begin:end], total, std)
+        return dict(zip(NOTED, self._noted / total, strict=True))
 
     def give(self, *, most: float) -> "Tensor":
         """Set the gradients of the policy's parameters to `gradient`, clipped to this norm; the norm before."""
@@ -78,30 +64,13 @@ class WrittenOut:
         torch._foreach_copy_([*self.networks.split(gradients[:-1]), gradients[-1]], self._views)
         return norm
 
-    def _share(
-        self, samples: Packed, chosen: "Tensor", total: float, std: "Tensor", into: "Tensor", layers: Layers
-    ) -> None:
+    def _share(self, samples: Packed, chosen: "Tensor", total: float, std: "Tensor") -> None:
         room = self._rooms.of(len(chosen))
         state = room.gather(samples, chosen)
-        walk, to_std = room.walk, into[self.networks.size : -len(NOTED)]
-        walk.forward(room.seen, state)
-        room.loss.slope(walk.outs, std, room.samples, total, walk.slopes, to_std)
-        walk.back(room.seen, state, layers)
-        into[-len(NOTED) :] += room.loss.terms.sum(1)
-
-    def _sums_for(self, lanes: int) -> "list[tuple[Tensor, Layers]]":
-        """What each lane adds up, 0 at first: its gradient with what is noted, and views of it."""
-        import torch
-
-        for _ in range(len(self._sums), lanes):
-            into = torch.zeros(len(self.gradient) + len(NOTED))
-            self._sums.append((into, self._layers(into)))
-        for into, _ in self._sums[:lanes]:
-            into.zero_()
-        return self._sums[:lanes]
-
-    def _layers(self, flat: "Tensor") -> Layers:
-        return self.networks.gradients(flat[: self.networks.size])
+        room.walk.forward(room.seen, state)
+        room.loss.slope(room.walk.outs, std, room.samples, total, room.walk.slopes, self._to_std)
+        room.walk.back(room.seen, state, self._layers)
+        self._noted.add_(room.loss.terms.sum(1))
 
 
 class _Room:
@@ -126,6 +95,7 @@ class _Room:
         self._columns.copy_(self._rest)
         if samples.mask is not None:
             self.samples.mask = samples.mask.index_select(0, chosen).t()
+        self.samples.weight = None if samples.weight is None else samples.weight.index_select(0, chosen)
         if samples.state is None or samples.state_of is None:
             return None
         return samples.state.index_select(0, samples.state_of.index_select(0, chosen))

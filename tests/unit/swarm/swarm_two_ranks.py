@@ -25,12 +25,15 @@ CASES = {
     "vtrace, a rank with nothing": (settings(Algorithm.vtrace, minibatch=10_000), 3),
     "inputs normalised": (settings(Algorithm.ppo, minibatch=10_000), 2),
     "vtrace, inputs normalised, a rank with nothing": (settings(Algorithm.vtrace, minibatch=10_000), 3),
+    "weighted": (settings(Algorithm.ppo, minibatch=10_000), 1),
+    "vtrace, weighted": (settings(Algorithm.vtrace, minibatch=10_000), 1),
     "many steps": (settings(Algorithm.ppo, minibatch=50), 2),
     "vtrace, many steps": (settings(Algorithm.vtrace, minibatch=50), 2),
 }
 """Settings, and how many of the three fragments the first rank has."""
 REPEATED = ("many steps", "vtrace, many steps")
 NODES = (1, 0, 1)
+WEIGHTS = (1.0, 0.3, 0.7)
 UPDATES = 3
 
 
@@ -45,9 +48,9 @@ def learned(name: str, ranks: Ranks, first: int, last: int) -> dict[str, np.ndar
     """Weights and metrics after some updates from fragments first to last."""
     config, policy = CASES[name][0], SEEING if "inputs" in name else SMALL
     learner = learner_for(formation(with_state=True), config, ranks, policy)
-    mine = fragments(config, policy)[first:last]
+    mine, weights = fragments(config, policy)[first:last], WEIGHTS[first:last] if "weighted" in name else ()
     for _ in range(UPDATES):
-        metrics = learner.update(mine, nodes=NODES[first:last])
+        metrics = learner.update(mine, nodes=NODES[first:last], weights=weights)
     return {**learner.policy.weights(), **{f"metric {name}": np.array(value) for name, value in metrics.items()}}
 
 

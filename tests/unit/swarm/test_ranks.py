@@ -18,7 +18,7 @@ from hpcjet.config.swarm.learner import Algorithm
 from hpcjet.swarm.learning.ranks import ALONE, everyones, shares
 
 HERE = Path(__file__).parent
-GIVE_UP_S = 120
+GIVE_UP_S = 300
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,12 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
         subprocess.Popen([sys.executable, str(HERE / "swarm_two_ranks.py"), str(rank), str(folder)], env=env)
         for rank in range(2)
     ]
-    assert [each.wait(GIVE_UP_S) for each in begun] == [0, 0]
+    try:
+        assert [each.wait(GIVE_UP_S) for each in begun] == [0, 0]
+    finally:
+        for each in begun:
+            each.kill()
+            each.wait()
     return folder
 
 

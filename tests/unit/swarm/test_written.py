@@ -1,4 +1,4 @@
-"""Gradients written out are those of autograd, and the same bits on any number of threads."""
+"""Gradients written out are those of autograd, and the same bits each time."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -12,7 +12,6 @@ from hpcjet.config.swarm.learner import LearnerConfig
 from hpcjet.config.swarm.policy import Activation, PolicyConfig
 from hpcjet.swarm.policy.interface import PolicySpec
 from hpcjet.swarm.spaces.layout import ActionLayout, Categorical, Continuous
-from hpcjet.swarm.torch_backend.lanes import in_lanes
 from hpcjet.swarm.torch_backend.policy import TorchPolicy
 from hpcjet.swarm.torch_backend.ppo import PPOLearner
 from hpcjet.swarm.torch_backend.rooms import MOST, Rooms
@@ -23,6 +22,7 @@ CHOICE = ActionLayout((Categorical(5),))
 BOTH = ActionLayout((Categorical(3), Continuous((-1.0,), (1.0,)), Categorical(4), Continuous((0.0, 0.0), (1.0, 1.0))))
 PLAIN: dict[str, Any] = {}
 ALL_ON = {"value_clip": 0.3, "huber_delta": 0.5, "entropy_coefficient": 0.02, "microbatch": 37}
+WEIGHTED: dict[str, Any] = {**ALL_ON}
 SEEN, PLACES, CHOSEN = 6, 500, 300
 
 
@@ -34,13 +34,6 @@ def double() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
-@pytest.fixture
-def threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
 CASES = [
     pytest.param(layout, mask, state, hidden, activation, config, id=f"{name}-{mask}-{state}-{len(hidden)}-{kind}")
     for (name, layout, mask), state, hidden, activation, (kind, config) in product(
@@ -48,7 +41,7 @@ CASES = [
         [0, 3],
         [[16], [12, 9, 7]],
         list(Activation),
-        [("plain", PLAIN), ("all", ALL_ON)],
+        [("plain", PLAIN), ("all", ALL_ON), ("weighted", WEIGHTED)],
     )
 ]
 
@@ -60,7 +53,8 @@ def test_as_autograd(
 ) -> None:
     policy = policy_with(layout, mask, state, PolicyConfig(hidden=hidden, activation=activation))
     learner = PPOLearner(policy, LearnerConfig(**config), seed=1)
-    parts, chosen = samples_for(policy), torch.from_numpy(np.random.default_rng(1).permutation(PLACES)[:CHOSEN])
+    parts = samples_for(policy, weighted=config is WEIGHTED)
+    chosen = torch.from_numpy(np.random.default_rng(1).permutation(PLACES)[:CHOSEN])
     total = 2.5 * CHOSEN
 
     taken = {name: part.index_select(0, chosen) for name, part in parts.items() if name != "state"}
@@ -84,6 +78,16 @@ def test_as_autograd(
     torch.testing.assert_close(norm, whole.norm(), rtol=1e-9, atol=1e-12)
 
 
+def test_weights_are_of_one_batch_alone() -> None:
+    policy = policy_with(CHOICE, False, 0, PolicyConfig(hidden=[16]))
+    written, every = WrittenOut(policy, LearnerConfig(entropy_coefficient=0.1)), torch.arange(PLACES)
+    made = []
+    for weighted in (False, True, False):
+        written.backward(written.packing.of(samples_for(policy, weighted=weighted), every), every, 10.0)
+        made.append(written.gradient.clone())
+    assert torch.equal(made[0], made[2]) and not torch.allclose(made[0], made[1], rtol=0.1)
+
+
 def test_clipped_as_torch_clips() -> None:
     policy = policy_with(BOX, False, 0, PolicyConfig(hidden=[16]))
     written, every = WrittenOut(policy, LearnerConfig()), torch.arange(PLACES)
@@ -98,19 +102,17 @@ def test_clipped_as_torch_clips() -> None:
         torch.testing.assert_close(each.grad, part)
 
 
-@pytest.mark.usefixtures("threads")
-def test_same_bits_on_any_number_of_threads() -> None:
-    """A sum of floats depends on its order: lanes have the same order on one thread as on three."""
+def test_same_bits_each_time() -> None:
+    """Whatever the rooms hold from before."""
     policy = policy_with(BOTH, False, 3, PolicyConfig(hidden=[16, 16]))
     made = []
-    for threads in (1, 3, 2):
-        torch.set_num_threads(threads)
+    for _ in range(2):
         written = WrittenOut(policy, LearnerConfig(microbatch=8))
         for _ in range(3):
             samples = written.packing.of(samples_for(policy), torch.arange(PLACES))
             written.backward(samples, torch.arange(PLACES), float(PLACES))
             made.append(written.gradient.numpy().tobytes())
-        assert torch.get_num_threads() == threads
+            written.backward(samples, torch.arange(PLACES - 30), 1.0)
     assert len(set(made)) == 1
 
 
@@ -131,7 +133,7 @@ def policy_with(layout: ActionLayout, mask: bool, state: int, config: PolicyConf
     return policy
 
 
-def samples_for(policy: TorchPolicy) -> dict[str, torch.Tensor]:
+def samples_for(policy: TorchPolicy, *, weighted: bool = False) -> dict[str, torch.Tensor]:
     """Of a policy that is not far from this one."""
     layout, rng = policy.spec.actions, np.random.default_rng(0)
 
@@ -162,6 +164,8 @@ def samples_for(policy: TorchPolicy) -> dict[str, torch.Tensor]:
     if policy.spec.state_size:
         parts["state"] = drawn(20, policy.spec.state_size)
         parts["state_of"] = torch.from_numpy(rng.integers(0, 20, PLACES))
+    if weighted:
+        parts["weight"] = torch.from_numpy(rng.uniform(0.05, 1, PLACES)).to(torch.get_default_dtype())
     with torch.no_grad():
         parts["log_prob"] = policy.evaluate(parts["observation"], action, allowed)[0] + 0.3 * drawn(PLACES)
     return parts
@@ -178,15 +182,3 @@ def test_rooms_are_kept_up_to_a_number_of_bytes() -> None:
     second.of(4)
     assert made == [4, 4, 3, 4]
     assert second.of(50) is second.of(50), "one may be too large"
-
-
-@pytest.mark.usefixtures("threads")
-def test_what_a_lane_raises_is_raised() -> None:
-    torch.set_num_threads(2)
-
-    def fails(number: int) -> None:
-        if number == 1:
-            raise ValueError("lane 1")
-
-    with pytest.raises(ValueError, match="lane 1"):
-        in_lanes(fails, range(4))
