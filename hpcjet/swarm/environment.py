@@ -95,7 +95,8 @@ def _gymnasium_vector(env: GymnasiumConfig, worlds: int) -> Any:
     if function := _by_name(env):
         return function(num_envs=worlds, **env.kwargs)
     try:
-        # Not what an environment has of its own for vectors: that takes one seed for all, and each world has its own.
+        # By default not what an environment has of its own for vectors: that takes one seed for all, each world has its
+        # own here.
         return gymnasium.make_vec(env.env, num_envs=worlds, **{"vectorization_mode": "sync", **env.kwargs})
     except (gymnasium.error.UnregisteredEnv, ImportError) as error:
         raise _unknown(env, str(error)) from error

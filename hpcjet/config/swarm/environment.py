@@ -14,7 +14,9 @@ class Stepping(Enum):
     """How worlds of Gymnasium are stepped.
 
     single: one by one, each by itself: one that fails does not touch the others.
-    vector: by one vector environment of Gymnasium's; faster, and one that fails ends them all.
+    vector: by one vector environment of Gymnasium's; faster, and one that fails ends them all. With
+    '+exp.environment.kwargs.vectorization_mode=vector_entry_point' by the one that an environment has of its own; such
+    a one takes a single seed, and the same run on other seats has other episodes.
     """
 
     single = "single"

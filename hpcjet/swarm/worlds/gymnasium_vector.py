@@ -21,11 +21,12 @@ class GymnasiumVector:
 
     SAME_STEP: final observations come beside the new ones. NEXT_STEP: the step after an end only resets, so the agent
     is not present for it and nothing is learned from it. DISABLED: worlds that ended are reset here, with seeds of
-    their own.
+    their own. An environment that is a vector by itself may take one seed alone for all its worlds: it gets that of
+    the first one, and so what they begin with depends on how worlds are dealt to seats.
     """
 
     def __init__(self, env: Any, *, seed: int, first_world: int = 0) -> None:
-        from gymnasium.vector import AutoresetMode
+        from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
         self.env, self._seed, self._first = env, seed, first_world
         self._mode = AutoresetMode(env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
@@ -39,20 +40,25 @@ class GymnasiumVector:
         self._present = np.ones(self._spec.worlds, dtype=bool)
         self._episode, self._steps = np.zeros((2, self._spec.worlds), dtype=np.int64)
         self._returns = np.zeros(self._spec.worlds)
+        self._at: npt.NDArray[np.int64] | None = None
+        """The step that each world is in; None in a reset of all."""
+        self._takes_seeds = isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv) or None
+        """Whether it takes a seed for each world; None: not known yet."""
 
     @property
     def spec(self) -> VectorSpec:
         return self._spec
 
     def reset(self) -> Turn:
-        observation, _ = self._call("reset", seed=self._seeds())
+        self._at = None
+        observation = self._reset()
         self._present = np.ones(self._spec.worlds, dtype=bool)
         self._steps[:], self._returns[:] = 0, 0
         no = np.zeros(self._spec.worlds, dtype=bool)
         return self._turn(self._encoded(observation), np.zeros(self._spec.worlds), no, no)
 
     def step(self, actions: Mapping[str, npt.NDArray[Any]]) -> Turn:
-        acted = self._present
+        acted, self._at = self._present, self._steps.copy()
         rows = np.where(acted[:, None], actions[GROUP].reshape(self._spec.worlds, -1), 0)
         observation, reward, terminated, truncated, infos = self._call("step", self._decoded(rows))
         reward = np.where(acted, reward, 0.0)
@@ -66,7 +72,7 @@ class GymnasiumVector:
         encoded = self._encoded(observation)
         final = self._finals(ended, encoded, infos)
         if len(ended) and self._disabled:
-            encoded = self._encoded(self._reset_only(terminated | truncated))
+            encoded = self._encoded(self._reset(options={"reset_mask": terminated | truncated}))
         elif not self._same_step:
             self._present[ended] = False
         turn = self._turn(encoded, reward, terminated, truncated)
@@ -82,11 +88,24 @@ class GymnasiumVector:
             return encoded[ended]
         final = np.empty((len(ended), self._encoder.size), dtype=np.float32)
         for number, world in enumerate(ended):
-            self._write(infos["final_obs"][world], final[number])
+            self._write(infos["final_obs"][world], final[number], int(world))
         return final
 
-    def _reset_only(self, which: npt.NDArray[np.bool_]) -> Any:
-        return self._call("reset", seed=self._seeds(), options={"reset_mask": which})[0]
+    def _reset(self, **options: Any) -> Any:
+        """What is observed then."""
+        from gymnasium.error import Error
+
+        seeds = self._seeds()
+        if self._takes_seeds is None:
+            try:
+                observation, _ = self.env.reset(seed=seeds, **options)
+                self._takes_seeds = True
+                return observation
+            except (Error, TypeError, ValueError):
+                self._takes_seeds = False
+        # By the number of all episodes, so that no reset repeats another one.
+        one = environment_seed(self._seed, self._first, int(self._episode.sum()))
+        return self._call("reset", seed=seeds if self._takes_seeds else one, **options)[0]
 
     def _seeds(self) -> list[int]:
         return [
@@ -121,15 +140,21 @@ class GymnasiumVector:
         self._write(observation, encoded)
         return encoded
 
-    def _write(self, observation: Any, out: Floats) -> None:
+    def _write(self, observation: Any, out: Floats, world: int = 0) -> None:
+        """`world`: whose it is, or the first one of all."""
         try:
             self._encoder.write(observation, out)
         except Misfit as misfit:
-            raise WorldError(str(misfit), world=self._first, agent=GROUP) from None
+            raise self._error(str(misfit), world) from None
         finite = np.isfinite(out)
         if not finite.all():
-            world = self._first + (int(np.argmin(finite.all(axis=1))) if out.ndim == 2 else 0)
-            raise WorldError("the observation is not finite", world=world, agent=GROUP)
+            raise self._error(
+                "the observation is not finite", int(np.argmin(finite.all(axis=1))) if out.ndim == 2 else world
+            )
+
+    def _error(self, message: str, world: int) -> WorldError:
+        step = None if self._at is None else int(self._at[world])
+        return WorldError(message, world=self._first + world, agent=GROUP, step=step)
 
     def _decoded(self, rows: npt.NDArray[Any]) -> Any:
         try:

@@ -11,7 +11,9 @@ from pettingzoo.test import api_test
 from pettingzoo.utils.conversions import parallel_to_aec
 from swarm_fakes import Nim
 
+from hpcjet.config.swarm.environment import GymnasiumConfig, Stepping
 from hpcjet.errors import WorldError
+from hpcjet.swarm.environment import make_vector
 from hpcjet.swarm.formation import FormationConfig, FormationVector
 from hpcjet.swarm.formation.parallel_face import FormationParallelEnv
 from hpcjet.swarm.fragment import Fragment, Recorder
@@ -109,6 +111,67 @@ def test_the_first_episode_is_the_same_in_all_kinds() -> None:
     assert all(np.array_equal(first[0], other) for other in first[1:])
     env = Counter()
     assert np.array_equal(env.reset(seed=environment_seed(4, 2, 0))[0], first[0][2])
+
+
+def cartpoles(seed: int = 4, first_world: int = 0, worlds: int = 3) -> WorldVector:
+    """CartPole as a vector of its own, which takes one seed for all worlds."""
+    config = GymnasiumConfig(stepping=Stepping.vector, kwargs={"vectorization_mode": "vector_entry_point"})
+    return make_vector(config, worlds, seed=seed, first_world=first_world, with_state=False)
+
+
+def test_a_vector_that_an_environment_has_of_its_own() -> None:
+    vector = cartpoles()
+    fragment, turns, taken = roll(vector, 120)
+    assert type(vector.env.unwrapped).__name__ == "CartPoleVectorEnv"  # type: ignore[attr-defined]
+    steps = fragment.trajectories(fragment.observation[..., 0], fragment.finals()[1][:, 0], gamma=1.0)
+    acted, ended = steps.valid[..., 0], fragment.terminated[..., 0]
+    assert ended.sum() >= 9 and (fragment.reward[..., 0][acted] == 1).all()
+    lengths = np.array([episode.steps for turn in turns for episode in turn.episodes])
+    assert len(lengths) == ended.sum() and lengths.min() > 7 and lengths.max() < 120
+    assert [e.returns[G] for turn in turns for e in turn.episodes] == lengths.tolist()
+    # Each sample goes on by the laws of motion from what was seen, so none straddles a reset.
+    for t, world in np.argwhere(acted & ~ended):
+        assert np.allclose(
+            moved(fragment.observation[t, world, 0], taken[t][world, 0, 0]), fragment.observation[t + 1, world, 0],
+            atol=1e-5,
+        )  # fmt: skip
+    places, finals = fragment.finals()
+    for place, final in zip(places, finals, strict=True):
+        t, world = divmod(int(place), 3)
+        assert np.allclose(moved(fragment.observation[t, world, 0], taken[t][world, 0, 0]), final, atol=1e-5)
+    vector.close()
+
+
+def moved(seen: np.ndarray, action: int) -> np.ndarray:
+    """Where a pole is after a step, by an environment that is stepped by itself."""
+    env = gymnasium.make("CartPole-v1").unwrapped
+    env.reset(seed=0)
+    env.state = seen.astype(np.float64)  # type: ignore[attr-defined]
+    observation, *_ = env.step(int(action))
+    return np.asarray(observation)
+
+
+def test_vectors_of_one_seed_differ_by_seed_and_place_and_repeat() -> None:
+    first, again, other_seed, elsewhere = (
+        vector.reset().groups[G].observation.copy()
+        for vector in (cartpoles(), cartpoles(), cartpoles(seed=5), cartpoles(first_world=3))
+    )
+    assert np.array_equal(first, again) and len(np.unique(first[..., 0])) == 3
+    assert not np.isin(first, other_seed).any() and not np.isin(first, elsewhere).any()
+
+
+def test_what_a_vector_environment_shows_is_named_with_world_and_step() -> None:
+    class Blind(Counter):
+        def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+            _, *rest = super().step(action)
+            self.last = 9
+            return np.array([np.nan if self.at == 3 else self.at, 9], dtype=np.float32), *rest
+
+    vector = GymnasiumVector(SyncVectorEnv([Counter, Blind]), seed=0, first_world=6)
+    turn = vector.reset()
+    with pytest.raises(WorldError, match="world 7, agent agent, step 2: the observation is not finite"):
+        for _ in range(9):
+            turn = vector.step(random_actions(vector, turn, np.random.default_rng(0)))
 
 
 def test_a_vector_environment_that_fails_is_named() -> None:
