@@ -42,7 +42,7 @@ class GymnasiumVector:
         self._returns = np.zeros(self._spec.worlds)
         self._at: npt.NDArray[np.int64] | None = None
         """The step that each world is in; None in a reset of all."""
-        self._takes_seeds = isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv) or None
+        self._takes_seeds: bool | None = isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv) or None
         """Whether it takes a seed for each world; None: not known yet."""
 
     @property
