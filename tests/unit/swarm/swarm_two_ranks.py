@@ -1,5 +1,6 @@
 """Two ranks over gloo: `swarm_two_ranks.py RANK FOLDER`. Run by test_ranks.py; what each ends with is in FOLDER."""
 
+import pickle
 import sys
 from dataclasses import replace
 from datetime import timedelta
@@ -25,6 +26,8 @@ CASES = {
     "vtrace, a rank with nothing": (settings(Algorithm.vtrace, minibatch=10_000), 3),
     "inputs normalised": (settings(Algorithm.ppo, minibatch=10_000), 2),
     "vtrace, inputs normalised, a rank with nothing": (settings(Algorithm.vtrace, minibatch=10_000), 3),
+    "inputs normalised, resumed": (settings(Algorithm.ppo, minibatch=10_000), 1),
+    "vtrace, inputs normalised, resumed": (settings(Algorithm.vtrace, minibatch=10_000), 2),
     "weighted": (settings(Algorithm.ppo, minibatch=10_000), 1),
     "vtrace, weighted": (settings(Algorithm.vtrace, minibatch=10_000), 1),
     "many steps": (settings(Algorithm.ppo, minibatch=50), 2),
@@ -45,11 +48,15 @@ def fragments(config: LearnerConfig, policy: PolicyConfig) -> list[Fragment]:
 
 
 def learned(name: str, ranks: Ranks, first: int, last: int) -> dict[str, np.ndarray]:
-    """Weights and metrics after some updates from fragments first to last."""
+    """Weights and metrics after some updates from fragments first to last; of several ranks, a resume between them."""
     config, policy = CASES[name][0], SEEING if "inputs" in name else SMALL
     learner = learner_for(formation(with_state=True), config, ranks, policy)
     mine, weights = fragments(config, policy)[first:last], WEIGHTS[first:last] if "weighted" in name else ()
-    for _ in range(UPDATES):
+    for number in range(UPDATES):
+        if number and "resumed" in name and ranks.size > 1:
+            held = pickle.loads(pickle.dumps(learner.state_dict()))
+            learner = learner_for(formation(with_state=True), config, ranks, policy)
+            learner.load_state_dict(held)
         metrics = learner.update(mine, nodes=NODES[first:last], weights=weights)
     return {**learner.policy.weights(), **{f"metric {name}": np.array(value) for name, value in metrics.items()}}
 

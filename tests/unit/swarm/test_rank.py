@@ -13,6 +13,7 @@ from swarm_fragments import SMALL, equal, formation, fragment_of, learner_for, s
 from swarm_threads import OfThread, Threads
 
 from hpcjet.config.swarm.learner import Algorithm
+from hpcjet.config.swarm.policy import PolicyConfig
 from hpcjet.config.swarm.pool import Order, PoolConfig
 from hpcjet.config.swarm.staleness import StalenessConfig, StalenessMode, TooOld
 from hpcjet.errors import ConfigError
@@ -26,6 +27,7 @@ from hpcjet.swarm.learners.spec import LearnerSpec
 from hpcjet.swarm.learning.priority import priorities_of
 from hpcjet.swarm.pool import Index, Key, Sample, entry_of
 from hpcjet.swarm.pool.fetching import Batch, join
+from hpcjet.swarm.pool.index_state import load_state, state_of
 
 CONFIG = settings(Algorithm.ppo, minibatch=10_000)
 LIKE = learner_for(formation(), CONFIG).policy
@@ -35,8 +37,10 @@ SEATS = ("seat-0000", "seat-0001", "seat-0002")
 class World:
     """Index, pools, parameter server and hosts, all at once: each update is preceded by a fragment of each seat."""
 
-    def __init__(self, staleness: StalenessConfig, pool: PoolConfig | None = None) -> None:
-        self.staleness, self.pool = staleness, pool or PoolConfig()
+    def __init__(
+        self, staleness: StalenessConfig, pool: PoolConfig | None = None, policy: PolicyConfig = SMALL
+    ) -> None:
+        self.staleness, self.pool, self.policy = staleness, pool or PoolConfig(), policy
         self.index = self._anew()
         self.published: list[tuple[int, Any]] = []
         self.fragments: dict[Key, Fragment] = {}
@@ -50,7 +54,7 @@ class World:
 
     def recover(self, version: int, state: Mapping[str, Any] | None) -> None:
         if state is not None:
-            self.index.load_state_dict(state)
+            load_state(self.index, state)
         self.index.recover(version)
         self.ready = True
 
@@ -86,7 +90,7 @@ class World:
         self.published.append((version, pickle.loads(pickle.dumps(weights))))
 
     def index_state(self) -> Mapping[str, Any]:
-        return self.index.state_dict()
+        return state_of(self.index)
 
     def snapshots(self, seats: Sequence[str], version: int, timeout_s: float) -> dict[str, HostState]:
         return {seat: HostState(version, 12 * version, 0, {}, None) for seat in seats[:2]}
@@ -103,7 +107,7 @@ class World:
         for at, seat in enumerate(SEATS):
             if not self.index.begin(seat, 0, "ab"[at % 2], ticket=version):
                 continue
-            learner = learner_for(formation(), CONFIG)
+            learner = learner_for(formation(), CONFIG, policy=self.policy)
             learner.policy.load_weights(self.published[-1][1]["agents"], version)
             made = fragment_of(formation(seed=100 * version + at), learner, steps=4 + at)
             key = Key(f"pool-{'ab'[at % 2]}", 10 * version + at)
@@ -186,6 +190,43 @@ def test_several_ranks_learn_what_one_learns(size: int, tmp_path: Path) -> None:
         np.testing.assert_allclose(found[0][0]["weights"][name], part, atol=1e-5)
     for row, other in zip(chief.rows, found[0][1], strict=True):
         assert all(row[key] == other[key] for key in ("agent_steps", "samples", "lags", "fetched_bytes"))
+
+
+@pytest.mark.parametrize("size", [2, 4], ids=["two", "more than fragments"])
+def test_ranks_normalise_observations_as_one_does_also_after_a_resume(size: int, tmp_path: Path) -> None:
+    """Ranks have 6, 4 + 5 steps of 15 agents, or nothing; the statistics are of what was learned from, once."""
+    policy = replace(SMALL, observation_norm=True)
+    world = World(SYNC, policy=policy)
+    alone, _ = trained(spec(tmp_path / "alone", policy=policy), world)
+    wanted = alone.learners["agents"].policy.weights()
+    rows = np.concatenate([
+        fragment.observation[:-1][fragment.present[:-1]].astype(float) for fragment in world.fragments.values()
+    ])  # fmt: skip
+    assert wanted["observation_normaliser.count"] == len(rows) == 4 * 15 * (4 + 5 + 6)
+    np.testing.assert_allclose(wanted["observation_normaliser.total"], rows.sum(axis=0), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(wanted["observation_normaliser.squares"], (rows**2).sum(axis=0), rtol=1e-6)
+
+    def part(updates: int) -> list[dict[str, Any]]:
+        world = World(SYNC, policy=policy)
+
+        def one(ranks: OfThread) -> dict[str, Any]:
+            made = spec(tmp_path / "many", policy=policy, updates=updates)
+            rank = Rank(made, ThreadTalk(ranks), world)
+            if ranks.rank == 0:
+                rank.chief = Chief(made, rank.learners, world, size, rank.doing)
+            rank.run()
+            return rank.learners["agents"].policy.weights()
+
+        return Threads(size).all(one)
+
+    part(2)
+    assert versions(tmp_path / "many") == [2]
+    found = part(4)
+    assert all(equal(weights, found[0]) for weights in found)
+    # Weights differ in their last bits by the order of sums, and so do actions and what is seen then.
+    for name, each in wanted.items():
+        np.testing.assert_allclose(found[0][name], each, rtol=1e-5, atol=1e-5, err_msg=name)
+    assert found[0]["observation_normaliser.count"] == wanted["observation_normaliser.count"]
 
 
 def test_ranks_that_differ_in_their_last_bits_take_what_rank_0_has(
