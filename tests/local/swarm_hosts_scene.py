@@ -122,13 +122,6 @@ def counted(host: Any, fragments: int) -> Any:
     return status if status.fragments >= fragments else None
 
 
-def dead_asks(pool: Any) -> list[str]:
-    def asked(actor: Any) -> list[str]:
-        return [wish.source for wish in actor._wishes.waiting if (wish.source, wish.attempt) == ("seat-0001", 0)]
-
-    return list(ray.get(pool.__ray_call__.remote(asked)))
-
-
 def main() -> None:
     cluster, away = two_nodes()
     nodes = (ray.get_runtime_context().get_node_id(), away.node_id)
@@ -176,7 +169,7 @@ def main() -> None:
             found["killed"] = error_of(runs[1])
         equal.append(learn(version) == made)
 
-    ray.get(index.source_lost.remote("seat-0001"))
+    ray.get(index.source_lost.remote("seat-0001", 0))
     host = start_host(nodes[0], spec("seat-0001", SEATS["seat-0001"], 0), 2)  # elsewhere
     run = host.run.remote()
     # Before it asks nobody waits for it, and the other seat would take its place.
@@ -188,8 +181,6 @@ def main() -> None:
     publisher.publish(3, weights)
     made = local.makes()
     equal.append(learn(3) == made)
-    # Its pool still asks for the host that died, for up to 20 s; a new index would take that for a living one's.
-    wait_for("the end of what a dead host asked", lambda: not dead_asks(get_actor("pool-1")))
     for name in ("cache-0", "pool-0", INDEX):
         ray.kill(get_actor(name), no_restart=False)
     weights = local.publish(4)

@@ -125,9 +125,9 @@ class Plane:
         self._held = {name: self._held[name] for name in self.pools if name in self._held}
         return list(self._held.values())
 
-    def source_lost(self, seat: str) -> int:
-        """How many fragments its host had begun."""
-        return int(self.ask(lambda: self.index.source_lost.remote(seat)) or 0)
+    def source_lost(self, seat: str, attempt: int) -> int:
+        """How many fragments the host of this attempt had begun."""
+        return int(self.ask(lambda: self.index.source_lost.remote(seat, attempt)) or 0)
 
     def ask(self, call: Callable[[], Any], *, wait_s: float = ANSWER_S) -> Any:
         """The answer of an actor; None if it is away just now."""

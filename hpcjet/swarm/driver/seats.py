@@ -156,10 +156,10 @@ class Seats:
         for seat in seats:
             seat.fragments_before, seat.agent_steps_before = seat.fragments, seat.agent_steps
             seat.node_id, seat.actor, seat.run, seat.asked, seat.status = "", None, None, None, None
-            seat.attempt += 1
             seat.state = None
             if tell:
-                lost += self._plane.source_lost(seat.name)
+                lost += self._plane.source_lost(seat.name, seat.attempt)
+            seat.attempt += 1
         return lost
 
     def stop(self, seats: Iterable[Seat]) -> None:

@@ -9,10 +9,10 @@ from typing import Protocol
 from hpcjet.swarm.fragment import Fragment
 from hpcjet.swarm.hosts.seat import Seat
 from hpcjet.swarm.hosts.snapshots import Snapshots
-from hpcjet.swarm.hosts.spec import HostError, HostSpec, HostState
+from hpcjet.swarm.hosts.spec import HostSpec, HostState, attempt_over
 from hpcjet.swarm.policy.interface import Policy
 from hpcjet.swarm.pool.entry import Entry, entry_of
-from hpcjet.swarm.pool.index import Verdict
+from hpcjet.swarm.pool.verdict import Verdict
 
 
 class Insert(Protocol):
@@ -114,14 +114,11 @@ class Loop:
         if verdicts is None:
             return False
         self._pending = None
-        admitted = verdicts.count(Verdict.admitted)
+        admitted = verdicts.count(Verdict.admitted) + verdicts.count(Verdict.counted)
         self.seat.tally.fragments += admitted
         self.seat.tally.refused += len(verdicts) - admitted
         if Verdict.late in verdicts:
-            raise HostError(
-                f"{self.spec.seat}: attempt {self.attempt} is over: the index has given up this attempt or its pool "
-                f"{self.spec.pool}; the seat is started again with the next attempt"
-            )
+            raise attempt_over(self.spec, self.attempt)
         return True
 
     def _entry(self, fragment: Fragment, policy: str, group: str, first_step: int) -> Entry:

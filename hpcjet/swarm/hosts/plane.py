@@ -6,11 +6,12 @@ from typing import Any, TypeVar
 
 from hpcjet.swarm.actors import get_actor, lost_errors
 from hpcjet.swarm.fragment import Fragment
-from hpcjet.swarm.hosts.spec import HostError, HostSpec
+from hpcjet.swarm.hosts.spec import HostError, HostSpec, attempt_over
 from hpcjet.swarm.policy.interface import Policy
 from hpcjet.swarm.pool.entry import Entry
-from hpcjet.swarm.pool.index import Verdict
+from hpcjet.swarm.pool.index_actor import Refusal
 from hpcjet.swarm.pool.node_pool import PoolFull
+from hpcjet.swarm.pool.verdict import Verdict
 from hpcjet.swarm.weights.actors import load
 from hpcjet.swarm.weights.cache import NoWeights
 
@@ -79,6 +80,8 @@ class RayPlane:
             return None
         self._asked = None
         leave = self._pool.ask(lambda pool: ray.get(call, timeout=0))
+        if leave is Refusal.over:
+            raise attempt_over(self._spec, self._attempt)
         return None if leave is None else (leave.version, leave.at_least)
 
     def weights(self, policies: Mapping[str, Policy], version: int, at_least: int) -> int | None:

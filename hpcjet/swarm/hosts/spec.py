@@ -49,6 +49,14 @@ class HostSpec:
     """So long index, cache or pool may be away."""
 
 
+def attempt_over(spec: HostSpec, attempt: int) -> HostError:
+    """What ends a host that the index wants nothing from any more."""
+    return HostError(
+        f"{spec.seat}: attempt {attempt} is over: the index has given up this attempt or its pool {spec.pool}; "
+        "the seat is started again with the next attempt"
+    )
+
+
 @dataclass(frozen=True)
 class HostState:
     """A seat as it was at the begin of a fragment."""

@@ -13,9 +13,10 @@ from hpcjet.config.swarm.compression import Compression
 from hpcjet.config.swarm.pool import Mode, Order, PoolConfig, WhenFull
 from hpcjet.swarm.pool.compression import compress, decompress
 from hpcjet.swarm.pool.entry import Entry, Key, ReturnStats, entry_of
-from hpcjet.swarm.pool.index import Index, Verdict
+from hpcjet.swarm.pool.index import Index
 from hpcjet.swarm.pool.node_pool import NodePool, PoolFull
 from hpcjet.swarm.pool.sample import Chosen, Sample
+from hpcjet.swarm.pool.verdict import Verdict
 
 __all__ = [
     "Chosen",

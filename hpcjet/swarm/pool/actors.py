@@ -9,11 +9,11 @@ from hpcjet.config.swarm.pool import PoolConfig
 from hpcjet.config.swarm.staleness import StalenessConfig
 from hpcjet.swarm.actors import get_actor, lost_errors, start_actor
 from hpcjet.swarm.pool.fetching import Batch, join
-from hpcjet.swarm.pool.index_actor import INDEX, IndexActor, IndexIsNew, Leave
+from hpcjet.swarm.pool.index_actor import INDEX, IndexActor, IndexIsNew, Leave, Refusal
 from hpcjet.swarm.pool.pool_actor import PoolActor
 from hpcjet.swarm.pool.sample import Chosen, Sample
 
-__all__ = ["INDEX", "IndexIsNew", "Leave", "fetch", "start_index", "start_pool", "tell_priorities"]
+__all__ = ["INDEX", "IndexIsNew", "Leave", "Refusal", "fetch", "start_index", "start_pool", "tell_priorities"]
 
 MOST_CALLS = 100_000
 """That are open in the index at a time: each seat that waits to begin holds one."""

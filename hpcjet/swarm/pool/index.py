@@ -1,34 +1,22 @@
 """The index of all fragments: metadata only, without Ray."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from enum import Enum
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from hpcjet.config.check import at_least
 from hpcjet.config.swarm.pool import PoolConfig, WhenFull
 from hpcjet.config.swarm.staleness import StalenessConfig, TooOld
+from hpcjet.swarm.pool.admitted import Admitted
 from hpcjet.swarm.pool.cell import Held
-from hpcjet.swarm.pool.counts import Losses, NodeCounts
+from hpcjet.swarm.pool.counts import Counts
 from hpcjet.swarm.pool.entry import Entry, Key
 from hpcjet.swarm.pool.limits import check_limits, rate_limiter
+from hpcjet.swarm.pool.pools import Pools
 from hpcjet.swarm.pool.sample import Chosen, Sample
 from hpcjet.swarm.pool.shelf import Shelf
 from hpcjet.swarm.pool.sources import Sources
-
-
-class Verdict(Enum):
-    """What became of an insert."""
-
-    admitted = "admitted"
-    stale = "stale"
-    """Its version is too old, or one that the learner does not know: it went back."""
-    late = "late"
-    """It is of an old attempt, or of a pool that is gone."""
-    wait = "wait"
-    """Not now: learning is behind, or the index is full."""
+from hpcjet.swarm.pool.verdict import Verdict
 
 
 class Index:
@@ -42,18 +30,15 @@ class Index:
     def __init__(self, config: PoolConfig, staleness: StalenessConfig, *, seed: int, seats: Iterable[str] = ()) -> None:
         check_limits(config, staleness)
         self.config, self.staleness = config, staleness
-        self.losses = Losses()
-        self.nodes: defaultdict[str, NodeCounts] = defaultdict(NodeCounts)
-        self.over_quota = 0
-        self.sources = Sources(staleness, None if config.ahead < 0 else config.ahead, seats, self.losses)
+        self.counts = Counts(rate_limiter(config, staleness))
+        self.sources = Sources(staleness, None if config.ahead < 0 else config.ahead, seats, self.counts.losses)
         self.budget, self.pacing = self.sources.budget, self.sources.pacing
-        self.limiter = rate_limiter(config, staleness)
         self.rng = np.random.default_rng(seed)
         self.shelf = Shelf(config, self.rng)
         self.out: dict[int, list[Held]] = {}
         """Of each sample that is not done: what is used up by it."""
-        self._pools: dict[str, str] = {}
-        self._freed: dict[str, list[int]] = {}
+        self.pools = Pools()
+        self.admitted = Admitted()
         self._samples = 0
 
     def __len__(self) -> int:
@@ -63,24 +48,28 @@ class Index:
 
     def join(self, pool: str, node: str) -> None:
         """A node pool began. One that was started again has another name: the other one's entries are lost."""
-        for old in [name for name, at in self._pools.items() if at == node and name != pool]:
-            self.pool_lost(old)
-        self._pools[pool] = node
+        for old in self.pools.on(node):
+            if old != pool:
+                self.pool_lost(old)
+        self.pools.add(pool, node)
 
     def pool_lost(self, pool: str) -> int:
         """What it held is never chosen again. How many fragments nobody had learned from."""
-        self._pools.pop(pool, None)
-        self._freed.pop(pool, None)
+        self.pools.remove(pool)
         return sum(self._lose(held, "node") for held in self.shelf.of(lambda held: held.key.pool == pool))
 
     def node_lost(self, node: str) -> int:
         """Its pools, and what its sources had begun. How many fragments were lost."""
-        lost = sum(self.pool_lost(pool) for pool in [name for name, at in self._pools.items() if at == node])
+        lost = sum(self.pool_lost(pool) for pool in self.pools.on(node))
         return lost + sum(self.source_lost(source) for source in self.sources.on(node))
 
-    def source_lost(self, source: str) -> int:
-        """It ended. What it had begun is given to others; what it made before counts as long as its pool lives."""
-        return self.sources.lost(source)
+    def source_lost(self, source: str, attempt: int | None = None) -> int:
+        """This attempt ended, by default the newest that is known; it is refused from now on.
+
+        What it had begun is given to others, and so many fragments that was; what it made before counts as long as
+        its pool lives.
+        """
+        return self.sources.lost(source, attempt)
 
     def expect(self, sources: Iterable[str]) -> None:
         """These are the seats: they are kept in step (pool.ahead)."""
@@ -94,31 +83,43 @@ class Index:
         """
         return self.sources.begin(source, attempt, node, n, ticket)
 
+    def is_over(self, source: str, attempt: int) -> bool:
+        """Whether an attempt may never begin anything again."""
+        return self.sources.is_over(source, attempt)
+
     # entries
 
     def insert(self, key: Key, entry: Entry) -> Verdict:
-        """An entry of a fragment that stands in its pool. Unless it is admitted (or `wait`) its pool frees it."""
+        """An entry of a fragment that stands in its pool. Unless it is admitted (or `wait`) its pool frees it.
+
+        Asked again, since an answer was lost, or offered again from another place, a fragment counts once.
+        """
         if key in self.shelf.held:
             return Verdict.admitted
-        if key.pool not in self._pools or not self.sources.came(entry.source, entry.attempt):
-            self.losses.late += 1
+        if key.pool not in self.pools or not self.sources.came(entry.source, entry.attempt):
+            self.counts.losses.late += 1
             return Verdict.late
+        if entry in self.admitted:
+            return Verdict.admitted if self._is_out(key) else Verdict.counted
         if entry.version > self.budget.version or not self.budget.freshness.allows(entry.version):
             self.sources.give_up(entry.source, 1)
-            self.losses.stale += 1
+            self.counts.losses.stale += 1
             return Verdict.stale
         if not self._may_insert():
             return Verdict.wait
         if len(self) >= self.config.capacity:
             oldest = self.shelf.oldest
-            self._free(oldest)
+            self.pools.free([oldest.key])
             self._lose(oldest, "evicted")
         self.sources.admit(entry.source)
-        if self.limiter is not None:
-            self.limiter.inserted(1)
-        self.nodes[entry.node].insert(entry.nbytes)
-        self.shelf.add(key, entry)
+        self.counts.admit(entry)
+        self.put(key, entry)
         return Verdict.admitted
+
+    def put(self, key: Key, entry: Entry, *, times: int = 0, mass: float | None = None) -> None:
+        """On the shelf; see `Shelf.add`."""
+        self.shelf.add(key, entry, times=times, mass=mass)
+        self.admitted.add(entry)
 
     def evicted(self, pool: str, numbers: Iterable[int]) -> None:
         """The pool has these no more."""
@@ -161,7 +162,7 @@ class Index:
         With quotas it waits for other nodes and groups; if none can bring more, the batch is filled all the same.
         """
         at_least("sample.n", n, 1)
-        if self.limiter is not None and not self.limiter.may_sample(n):
+        if not self.counts.may_sample(n):
             return None
         drawn = self._choose(policy, n, (self.config.node_quota, self.config.group_quota))
         over = 0
@@ -169,10 +170,7 @@ class Index:
             within = len(drawn)
             drawn = self._choose(policy, n, (1.0, 1.0))
             over = len(drawn) - within
-        if len(drawn) < n:
-            return None
-        self.over_quota += over
-        return self._hand_out(policy, drawn, over)
+        return self._hand_out(policy, drawn, over) if len(drawn) == n else None
 
     def done(self, number: int, missing: Iterable[Key] = ()) -> None:
         """What was chosen has been fetched, but for what was missing. Pools may free what is used up.
@@ -183,7 +181,7 @@ class Index:
         for held in self.out.pop(number, []):
             if held.key in lost:
                 self._miss(held)
-            self._free(held)
+            self.pools.free([held.key])
         for key in lost & self.shelf.held.keys():
             held = self.shelf.held[key]
             self.shelf.take(held)
@@ -192,58 +190,25 @@ class Index:
     def give_back(self, number: int) -> None:
         """What was chosen will not be learned from, since the learner was lost: it may be chosen again."""
         for held in self.out.pop(number, []):
-            if self.limiter is not None:
-                self.limiter.sampled(-1)
-            if held.key.pool in self._pools:
+            self.counts.give_back()
+            if held.key.pool in self.pools:
                 self.shelf.add(held.key, held.entry, times=held.times - 1, mass=held.mass)
             else:
                 self._miss(held)
 
     def take_freed(self) -> dict[str, list[int]]:
         """What pools may free since the last time."""
-        freed, self._freed = self._freed, {}
-        return freed
-
-    # checkpoints
-
-    def state_dict(self) -> dict[str, Any]:
-        """Metadata alone: fragments stay in their pools."""
-        out = [(held, 1) for those in self.out.values() for held in those]
-        all_held = [*((held, 0) for held in self.shelf.held.values()), *out]
-        return {
-            "budget": self.budget.state_dict(),
-            "entries": [(held.key, held.entry, held.times - more, self.shelf.mass(held)) for held, more in all_held],
-            "inserts": 0 if self.limiter is None else self.limiter.inserts,
-            "samples": 0 if self.limiter is None else self.limiter.samples - len(out),
-            "attempts": dict(self.sources.attempts),
-            "rng": self.rng.bit_generator.state,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> int:
-        """Go on from there, in an index that has no entries yet, with the pools that have joined.
-
-        The limits are those of this configuration. How many entries were lost, since their pools are gone.
-        """
-        self.sources.attempts = dict(state["attempts"])
-        self.rng.bit_generator.state = state["rng"]
-        if self.limiter is not None:
-            self.limiter.inserts, self.limiter.samples = state["inserts"], state["samples"]
-        lost = 0
-        for key, entry, times, mass in state["entries"]:
-            if key.pool in self._pools:
-                self.shelf.add(key, entry, times=times, mass=mass)
-            else:
-                lost += 1
-                self._forget_samples(times)
-        self.losses.node += lost
-        self.recover(int(state["budget"]["version"]))
-        return lost
+        return self.pools.take_freed()
 
     # inside
 
+    def _is_out(self, key: Key) -> bool:
+        """Whether it is chosen, and not fetched yet."""
+        return any(held.key == key for those in self.out.values() for held in those)
+
     def _may_insert(self) -> bool:
         full = len(self) >= self.config.capacity and self.config.when_full is WhenFull.wait
-        return not full and (self.limiter is None or self.limiter.may_insert(1))
+        return not full and self.counts.may_insert
 
     def _stuck(self) -> bool:
         """Nothing more can come before something is sampled."""
@@ -264,14 +229,11 @@ class Index:
             Chosen(held.key, held.entry, float(weight), valid)
             for held, weight, valid in zip(drawn, weights, fit, strict=True)
         )
-        if self.limiter is not None:
-            self.limiter.sampled(len(drawn))
+        self.counts.sample(len(drawn), [each.entry for each in chosen if each.valid], over)
         self._samples += 1
         out = self.out[self._samples] = []
         for held, valid in zip(drawn, fit, strict=True):
             held.times += 1
-            if valid:
-                self.nodes[held.entry.node].sample(held.entry.nbytes)
             if held.key in self.shelf.held and (not valid or held.times == self.config.max_times):
                 self.shelf.take(held)
                 out.append(held)
@@ -280,30 +242,23 @@ class Index:
     def _lose(self, held: Held, why: str) -> int:
         """1 if nobody had learned from it."""
         self.shelf.take(held)
-        self._forget_samples(held.times)
+        self.counts.forget_samples(held.times)
         if held.times:
             return 0
+        if why == "node":
+            self.admitted.forget(held.entry)  # its source may still have it
         self.sources.lose(held.entry.source, again=why != "evicted")
-        self.losses.add(why, 1)
-        self.nodes[held.entry.node].lost += 1
+        self.counts.lose(held.entry, why)
         return 1
 
     def _miss(self, held: Held) -> None:
-        self.losses.missing += 1
-        self.nodes[held.entry.node].lost += 1
+        self.admitted.forget(held.entry)
         self.sources.lose(held.entry.source)
-        self._forget_samples(held.times)
-
-    def _forget_samples(self, times: int) -> None:
-        if self.limiter is not None:
-            self.limiter.lost(times)
-
-    def _free(self, held: Held) -> None:
-        if held.key.pool in self._pools:
-            self._freed.setdefault(held.key.pool, []).append(held.key.number)
+        self.counts.lose(held.entry, "missing")
+        self.counts.forget_samples(held.times)
 
     def _drop_unfit(self) -> None:
         newest = self.budget.version
         for held in self.shelf.of(lambda held: held.entry.version > newest or not self._fit(held)):
-            self._free(held)
+            self.pools.free([held.key])
             self._lose(held, "stale")

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from enum import Enum
 from typing import Any, NamedTuple
 
 from hpcjet.config.swarm.pool import PoolConfig
@@ -13,9 +14,11 @@ from hpcjet.config.swarm.staleness import StalenessConfig
 from hpcjet.errors import HpcjetError
 from hpcjet.swarm.actors import get_actor, lost_errors
 from hpcjet.swarm.pool.entry import Entry, Key
-from hpcjet.swarm.pool.index import Index, Verdict
+from hpcjet.swarm.pool.index import Index
+from hpcjet.swarm.pool.index_state import load_state, state_of
 from hpcjet.swarm.pool.news import News
 from hpcjet.swarm.pool.sample import Sample
+from hpcjet.swarm.pool.verdict import Verdict
 
 INDEX = "swarm-index"
 """The actor's name."""
@@ -29,6 +32,15 @@ class Leave:
     """Of the learner."""
     at_least: int
     """The oldest version that it may act with."""
+
+
+class Refusal(Enum):
+    """A source may not begin, however long it waits."""
+
+    over = "over"
+    """Its attempt is over: there is a later one, or it was given up."""
+    again = "again"
+    """It asked under an index that is no more. One that is alive asks again; so nothing is kept for the dead."""
 
 
 class Wish(NamedTuple):
@@ -64,7 +76,7 @@ class IndexActor:
         The metadata is for an index that was started with the run. One that lived on knows better.
         """
         self._calls["recover"] += 1
-        lost = 0 if state is None or self._ready else self._index.load_state_dict(state)
+        lost = 0 if state is None or self._ready else load_state(self._index, state)
         self._index.recover(version)
         self._ready = True
         self._all_changed()
@@ -94,27 +106,32 @@ class IndexActor:
         self._all_changed()
         return lost
 
-    async def source_lost(self, source: str) -> int:
+    async def source_lost(self, source: str, attempt: int | None = None) -> int:
         self._calls["source_lost"] += 1
-        lost = self._index.source_lost(source)
+        lost = self._index.source_lost(source, attempt)
         self._all_changed()
         return lost
 
-    async def begin(self, source: str, attempt: int, node: str, n: int, ticket: int, wait_s: float) -> Leave | None:
+    async def begin(
+        self, source: str, attempt: int, node: str, n: int, ticket: int, wait_s: float
+    ) -> Leave | Refusal | None:
         """None: not within this time; ask again."""
-        return (await self.begin_all([Wish(source, attempt, node, n, ticket)], wait_s))[0]
+        return (await self.begin_all(self._life, [Wish(source, attempt, node, n, ticket)], wait_s) or [None])[0]
 
-    async def begin_all(self, wishes: Sequence[Wish], wait_s: float) -> list[Leave | None]:
-        """Answers once one of them may begin; None for those that may not yet."""
+    async def begin_all(self, life: str, wishes: Sequence[Wish], wait_s: float) -> list[Leave | Refusal | None] | None:
+        """Answers once one of them may begin, or never may; None for those that may not yet.
+
+        None for all if they were asked under another life.
+        """
         self._calls["begin"] += 1
-        found: list[bool] = []
+        if life != self._life:
+            return None
+        found: list[Leave | Refusal | None] = [None] * len(wishes)
         least = self._index.pacing.least
         await self._begins.wait(lambda: self._ready and self._may_begin(wishes, found), wait_s)
         if self._index.pacing.least != least:
             self._begins.tell()
-        budget = self._index.budget
-        leave = Leave(budget.version, budget.freshness.oldest)
-        return [leave if may else None for may in found] or [None] * len(wishes)
+        return found
 
     async def insert(self, life: str, items: Sequence[tuple[Key, Entry]], wait_s: float) -> list[Verdict] | None:
         """None for a pool that has not joined this life. Answers once there is a verdict on one that is not `wait`."""
@@ -159,26 +176,34 @@ class IndexActor:
         self._all_changed()
 
     async def state_dict(self) -> dict[str, Any]:
-        return self._index.state_dict()
+        return state_of(self._index)
 
     async def status(self) -> dict[str, Any]:
         """What is here, and what was counted since this life began; by node under `nodes`."""
         index = self._index
-        nodes = {name: asdict(counts) for name, counts in index.nodes.items()}
+        counts, nodes = index.counts, {name: asdict(each) for name, each in index.counts.nodes.items()}
         return {"entries": len(index), "version": index.budget.version, "ready": self._ready, "life": self._life,
                 "running": dict(index.budget.running), "rounds": index.pacing.rounds(),
-                "losses": asdict(index.losses), "over_quota": index.over_quota,
-                "inserted": sum(counts.inserted for counts in index.nodes.values()),
-                "sampled": sum(counts.sampled for counts in index.nodes.values()),
+                "losses": asdict(counts.losses), "over_quota": counts.over_quota,
+                "inserted": sum(each.inserted for each in counts.nodes.values()),
+                "sampled": sum(each.sampled for each in counts.nodes.values()),
                 "calls": dict(self._calls), "nodes": nodes}  # fmt: skip
 
     def _check(self) -> None:
         if not self._ready:
             raise IndexIsNew(f"index {self._life} was started (again) and knows of no learner: call recover")
 
-    def _may_begin(self, wishes: Sequence[Wish], found: list[bool]) -> bool:
-        found[:] = [self._index.begin(*wish[:4], ticket=wish.ticket) for wish in wishes]
+    def _may_begin(self, wishes: Sequence[Wish], found: list[Leave | Refusal | None]) -> bool:
+        found[:] = [self._begin(wish) for wish in wishes]
         return any(found)
+
+    def _begin(self, wish: Wish) -> Leave | Refusal | None:
+        if self._index.is_over(wish.source, wish.attempt):
+            return Refusal.over
+        if not self._index.begin(*wish[:4], ticket=wish.ticket):
+            return None
+        budget = self._index.budget
+        return Leave(budget.version, budget.freshness.oldest)
 
     def _try(self, items: Sequence[tuple[Key, Entry]], found: list[Verdict]) -> bool:
         found[:] = [self._index.insert(key, entry) for key, entry in items]

@@ -61,6 +61,9 @@ class NodePool:
         self.nbytes += nbytes
         return number, gone
 
+    def __contains__(self, number: object) -> bool:
+        return number in self._held
+
     def get(self, numbers: Iterable[int]) -> list[Any]:
         """Payloads in this order; None for what is no longer there."""
         return [self._held[number][1] if number in self._held else None for number in numbers]

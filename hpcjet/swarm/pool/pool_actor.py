@@ -13,11 +13,11 @@ from hpcjet.swarm.actors import ActorGone, get_actor, lost_errors
 from hpcjet.swarm.fragment import Fragment
 from hpcjet.swarm.pool.compression import compress
 from hpcjet.swarm.pool.entry import Entry, Key, nbytes_of
-from hpcjet.swarm.pool.index import Verdict
-from hpcjet.swarm.pool.index_actor import INDEX, Leave, Wish
+from hpcjet.swarm.pool.index_actor import INDEX, Leave, Refusal, Wish
 from hpcjet.swarm.pool.news import News
 from hpcjet.swarm.pool.node_pool import NodePool, PoolFull
 from hpcjet.swarm.pool.together import Together
+from hpcjet.swarm.pool.verdict import Verdict
 
 AGAIN_S = 0.2
 JOIN_S = 60
@@ -49,9 +49,12 @@ class PoolActor:
             raise ActorGone(f"pool {self._pool.name} found no {INDEX} in {JOIN_S} s: it is started first") from None
         return self._pool.name
 
-    async def begin(self, source: str, attempt: int, node: str, n: int, ticket: int, wait_s: float) -> Leave | None:
+    async def begin(
+        self, source: str, attempt: int, node: str, n: int, ticket: int, wait_s: float
+    ) -> Leave | Refusal | None:
         """See `IndexActor.begin`. Asked here, the seats of a node need one call of the index and not one each."""
-        return await self._wishes.ask(Wish(source, attempt, node, n, ticket), wait_s)
+        answer = await self._wishes.ask((self._life, Wish(source, attempt, node, n, ticket)), wait_s)
+        return answer if isinstance(answer, Leave) or answer is Refusal.over else None
 
     async def insert(self, entry: Entry, fragment: Fragment) -> Verdict:
         """Returns when the index has decided. Raises PoolFull if that, or room, did not come in time."""
@@ -100,11 +103,18 @@ class PoolActor:
         return verdict
 
     async def _ask_insert(self, items: Sequence[tuple[Key, Entry]], wait_s: float) -> Sequence[Verdict | None]:
-        verdicts = await self._index("insert", self._life, items, wait_s)
-        return [None if verdict is Verdict.wait else verdict for verdict in verdicts or [None] * len(items)]
+        here = [item for item in items if item[0].number in self._pool]
+        verdicts = await self._index("insert", self._life, here, wait_s) if here else []
+        answers = dict(zip((key for key, _ in here), verdicts or [Verdict.wait] * len(here), strict=True))
+        # What is here no more was freed before its answer came: an index had taken it in, and is done with it.
+        found = [answers.get(key, Verdict.admitted) for key, _ in items]
+        return [None if verdict is Verdict.wait else verdict for verdict in found]
 
-    async def _ask_begin(self, wishes: Sequence[Wish], wait_s: float) -> Sequence[Leave | None]:
-        return await self._index("begin_all", wishes, wait_s) or [None] * len(wishes)
+    async def _ask_begin(self, asked: Sequence[tuple[str, Wish]], wait_s: float) -> Sequence[Leave | Refusal | None]:
+        life = self._life
+        wishes = [wish for under, wish in asked if under == life]
+        answers = iter(await self._index("begin_all", life, wishes, wait_s) or [None] * len(wishes) if wishes else [])
+        return [next(answers) if under == life else Refusal.again for under, _ in asked]
 
     async def _index(self, method: str, *args: Any) -> Any:
         """None where the index is new, or away; meanwhile this pool joins."""

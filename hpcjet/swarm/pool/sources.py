@@ -21,18 +21,24 @@ class Sources:
 
     def came(self, source: str, attempt: int) -> bool:
         """Results of earlier attempts are ignored from now on; False if this one is such."""
-        known = self.attempts.get(source, -1)
-        if attempt < known:
+        if self.is_over(source, attempt):
             return False
-        if attempt > known:
+        if attempt > self.attempts.get(source, -1):
             self.attempts[source] = attempt
             self._losses.begun += self.give_up(source)
         return True
 
-    def lost(self, source: str) -> int:
-        """It ended. How many fragments that it had begun are given to others."""
-        if source in self.attempts:
-            self.attempts[source] += 1
+    def is_over(self, source: str, attempt: int) -> bool:
+        """Whether a later attempt is known, or this one is known to have ended."""
+        return attempt < self.attempts.get(source, -1)
+
+    def lost(self, source: str, attempt: int | None = None) -> int:
+        """This attempt ended, by default the newest. How many fragments that it had begun are given to others."""
+        known = self.attempts.get(source, -1)
+        ended = known if attempt is None else attempt
+        if ended < known:
+            return 0
+        self.attempts[source] = ended + 1
         self._nodes.pop(source, None)
         self._tickets.pop(source, None)
         self.pacing.lost(source)

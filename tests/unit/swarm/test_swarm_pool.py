@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from itertools import count as numbers_from
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,12 @@ from hpcjet.config.swarm.pool import RateConfig
 from hpcjet.config.swarm.staleness import StalenessConfig, StalenessMode, TooOld
 from hpcjet.errors import ConfigError
 from hpcjet.swarm.pool import Entry, Index, Key, NodePool, Order, PoolConfig, PoolFull, Verdict, WhenFull
+from hpcjet.swarm.pool.index_state import load_state, state_of
 
 ASYNC = StalenessConfig(StalenessMode["async"], fragments=4)
 REPLAY: dict[str, Any] = {"max_times": 0, "when_full": WhenFull.evict}
+STEPS = numbers_from(1000)
+"""No two fragments are the same where a test does not say so."""
 
 
 def index_of(staleness: StalenessConfig = ASYNC, *, pools: int = 2, seed: int = 0, **config: Any) -> Index:
@@ -27,8 +31,8 @@ def index_of(staleness: StalenessConfig = ASYNC, *, pools: int = 2, seed: int = 
 
 def entry(node: int = 0, **changes: Any) -> Entry:
     made = Entry(
-        source=f"host-{node}", attempt=0, node=f"n{node}", first_world=0, worlds=1, policy="p", group="g", first_step=0,
-        steps=5, agent_steps=10, version=0, nbytes=100,
+        source=f"host-{node}", attempt=0, node=f"n{node}", first_world=0, worlds=1, policy="p", group="g",
+        first_step=next(STEPS), steps=5, agent_steps=10, version=0, nbytes=100,
     )  # fmt: skip
     return replace(made, **changes)
 
@@ -139,7 +143,7 @@ def test_quotas_wait_for_others_only_while_there_is_hope() -> None:
     fill(index, {0: 3})
     index.insert(Key("n1", 0), entry(1))
     sample = index.sample("p", 4)  # all that sync allows is there
-    assert sample is not None and sample.over_quota == index.over_quota == 1
+    assert sample is not None and sample.over_quota == index.counts.over_quota == 1
     index = index_of(StalenessConfig(fragments=4), node_quota=0.5)
     assert index.begin("host-0", 0, "n0", 3) and index.begin("host-1", 0, "n1")
     fill(index, {0: 3})
@@ -162,7 +166,7 @@ def test_what_got_too_old_is_dropped_and_replaced() -> None:
     index.advance(1)
     assert index.available("p") == 3 and index.budget.room == 2
     index.advance(2)
-    assert index.available("p") == 0 and index.losses.stale == 3 and index.take_freed() == {"n0": [0, 1, 2]}
+    assert index.available("p") == 0 and index.counts.losses.stale == 3 and index.take_freed() == {"n0": [0, 1, 2]}
     assert index.budget.room == (2 + 1 + 1) * 2 - 1
     assert index.insert(Key("n0", 3), entry()) is Verdict.stale and index.budget.in_flight == 0
     assert index.insert(Key("n0", 4), entry(version=3)) is Verdict.stale  # of a learner that went back
@@ -203,14 +207,14 @@ def test_a_dead_node_is_never_chosen_and_what_it_owed_is_given_to_others() -> No
     index = index_of(StalenessConfig(fragments=6))
     assert index.begin("host-0", 0, "n0", 3) and index.begin("host-1", 0, "n1", 3)
     fill(index, {0: 2, 1: 3})
-    assert index.node_lost("n0") == 3 and index.losses.node == 2 and index.losses.begun == 1
+    assert index.node_lost("n0") == 3 and index.counts.losses.node == 2 and index.counts.losses.begun == 1
     assert index.available("p") == 3 and index.budget.room == 3
     assert index.insert(Key("n0", 7), entry(0, attempt=1)) is Verdict.late  # its pool has not joined again
     index.join("n0 again", "n0")
     assert index.insert(Key("n0 again", 0), entry(0)) is Verdict.late  # E8: the attempt is an old one
     assert index.begin("host-0", 1, "n0", 3) and not index.begin("host-0", 0, "n0")
     assert index.insert(Key("n0 again", 0), entry(0, attempt=1)) is Verdict.admitted
-    assert index.losses.late == 2
+    assert index.counts.losses.late == 2
     assert index.insert(Key("n0 again", 0), entry(0, attempt=1)) is Verdict.admitted and len(index) == 4  # said twice
 
 
@@ -223,11 +227,48 @@ def test_who_asks_twice_since_an_answer_was_lost_counts_once() -> None:
     assert index.begin("host-0", 1, "n0", 2, ticket=5) and index.budget.in_flight == 2
 
 
+def test_a_fragment_that_is_offered_again_counts_once_wherever_it_lies() -> None:
+    index = index_of(StalenessConfig(StalenessMode.hybrid, eta=1, fragments=2))
+    assert index.begin("host-0", 0, "n0", 2)
+    fill(index, {0: 2})
+    assert index.insert(Key("n0", 2), entry(first_step=5)) is Verdict.counted
+    sample = index.sample("p", 2)
+    assert sample is not None
+    assert index.insert(Key("n0", 1), entry(first_step=5)) is Verdict.admitted  # its pool must keep it: it is fetched
+    index.done(sample.number)
+    assert index.insert(Key("n0", 1), entry(first_step=5)) is Verdict.counted
+    assert len(index) == 0 and index.budget.room == 2 and index.budget.in_flight == 0
+    assert index.counts.nodes["n0"].inserted == 2
+    again = [entry(first_step=5, **change) for change in ({"policy": "q"}, {"group": "h"}, {"source": "host-1"})]
+    for number, other in enumerate(again):
+        assert index.insert(Key("n0", 10 + number), other) is Verdict.admitted
+
+
+def test_what_was_lost_with_its_pool_is_new_when_it_is_offered_again() -> None:
+    index = index_of()
+    fill(index, {0: 2})
+    first = index.sample("p", 1)
+    assert first is not None
+    index.done(first.number)
+    index.join("n0 again", "n0")
+    verdicts = [index.insert(Key("n0 again", number), entry(first_step=5 * number)) for number in range(2)]
+    assert verdicts == [Verdict.counted, Verdict.admitted]  # the first was learned from
+
+
+def test_an_attempt_that_ended_is_refused_even_by_an_index_that_never_heard_of_it() -> None:
+    index = index_of(StalenessConfig(fragments=4))
+    index.source_lost("host-0", 0)
+    assert index.is_over("host-0", 0) and not index.begin("host-0", 0, "n0")
+    assert not index.is_over("host-0", 1) and index.begin("host-0", 1, "n0")
+    assert index.source_lost("host-0", 0) == 0 and index.budget.in_flight == 1  # told late: another one acts by now
+    assert index.source_lost("host-0", 1) == 1 and index.is_over("host-0", 1)
+
+
 def test_a_pool_that_was_started_again_has_nothing_of_the_one_before() -> None:
     index = index_of()
     fill(index, {0: 3})
     index.join("n0 again", "n0")
-    assert len(index) == 0 and index.losses.node == 3
+    assert len(index) == 0 and index.counts.losses.node == 3
 
 
 def test_what_is_missing_when_fetched_may_be_made_again() -> None:
@@ -237,7 +278,7 @@ def test_what_is_missing_when_fetched_may_be_made_again() -> None:
     sample = index.sample("p", 4)
     assert sample is not None and index.budget.room == 0
     index.done(sample.number, missing=[Key("n0", 2)])
-    assert index.losses.missing == 1 and index.begin("host-0", 0, "n0") and not index.begin("host-0", 0, "n0")
+    assert index.counts.losses.missing == 1 and index.begin("host-0", 0, "n0") and not index.begin("host-0", 0, "n0")
     assert index.insert(Key("n0", 4), entry()) is Verdict.admitted
     assert keys(index.sample("p", 1)) == [("n0", 4)]
 
@@ -258,7 +299,7 @@ def test_what_a_lost_learner_had_chosen_is_chosen_again() -> None:
 def test_evicted_and_full() -> None:
     index = index_of(capacity=3, **REPLAY)
     fill(index, {0: 4})
-    assert len(index) == 3 and index.losses.evicted == 1 and index.take_freed() == {"n0": [0]}
+    assert len(index) == 3 and index.counts.losses.evicted == 1 and index.take_freed() == {"n0": [0]}
     index.evicted("n0", [1, 77])
     assert len(index) == 2
     index = index_of(replace(ASYNC, fragments=2), capacity=3)
@@ -328,16 +369,16 @@ def test_metadata_goes_on_where_pools_still_are() -> None:
     sample = index.sample("p", 4)
     assert sample is not None
     again = made()
-    assert again.load_state_dict(index.state_dict()) == 0
+    assert load_state(again, state_of(index)) == 0
     index.give_back(sample.number)  # a checkpoint counts what was chosen and not yet learned from as not chosen
-    assert len(again) == len(index) == 18 and again.limiter == index.limiter
+    assert len(again) == len(index) == 18 and again.counts.limiter == index.counts.limiter
     masses = [{key: one.shelf.mass(held) for key, held in one.shelf.held.items()} for one in (index, again)]
     assert masses[0] == masses[1] and masses[1][Key("n0", 3)] == pytest.approx(5**0.6)
-    state = again.state_dict()
+    state = state_of(again)
     drawn = []
     for _ in range(2):
         one = made()
-        one.load_state_dict(state)
+        load_state(one, state)
         drawn.append(keys(one.sample("p", 9)))
     assert drawn[0] == drawn[1]
 
@@ -349,7 +390,7 @@ def test_entries_of_pools_that_are_gone_are_lost_and_no_burst_comes() -> None:  
     fill(index, {0: 2, 1: 1}, version=50)
     again = Index(PoolConfig(capacity=5), hybrid(), seed=1)
     again.join("n1", "n1")
-    assert again.load_state_dict(index.state_dict()) == 2 and again.losses.node == 2
+    assert load_state(again, state_of(index)) == 2 and again.counts.losses.node == 2
     assert keys(again.sample("p", 1)) == [("n1", 0)] and again.budget.room == 3 and again.config.capacity == 5
 
 
