@@ -26,6 +26,13 @@ TOKEN_FILE = "RAY_AUTH_TOKEN_PATH"
 
 INHERITED_COUNTS = ("SLURM_CPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_NODE")
 """A program that calls srun inside the job would clash with these."""
+QUIET = {
+    "RAY_task_events_report_interval_ms": "0",
+    "RAY_enable_metrics_collection": "0",
+    "REPORTER_UPDATE_INTERVAL_MS": "3600000",
+}
+"""Ray would tell its head, for a dashboard that there is not: each call (the head keeps the last 100,000, some hundred
+MB), and every few seconds how each process and node does, 4 kB/s from a node that does nothing."""
 ANOTHER_CLUSTER = ("RAY_ADDRESS", "RAY_AUTH_TOKEN", "RAY_TMPDIR")
 """Set for another Ray of the user's, these would lead ours astray; whatever else the user set for Ray is kept."""
 
@@ -128,13 +135,12 @@ def node_environment(plan: Plan, place: Place, env: Mapping[str, str]) -> dict[s
     # Nor a raylet for its own agents, a worker process or the driver for its raylet, longer than 30 or 60 s.
     patience_s = max(60, round(plan.boot_timeout_s))
     defaults = {
+        **QUIET,
         "RAY_prestart_worker_first_driver": "0",
         "RAY_NUM_REDIS_GET_RETRIES": str(looks),
         "RAY_agent_register_timeout_ms": str(patience_s * 1000),
         "RAY_gcs_server_request_timeout_seconds": str(patience_s),
         "RAY_worker_register_timeout_seconds": str(patience_s),
-        # Ray's head keeps the last 100,000 calls, some hundred MB, for a dashboard that there is not.
-        "RAY_task_events_report_interval_ms": "0",
     }
     own = {
         TOKEN_FILE: str(plan.run.secret(token_name(place))),
