@@ -1,7 +1,8 @@
 """Where the parts of a training stand. Pure.
 
 - **Learners** go to nodes with GPUs, one to each GPU, else to the nodes with the most CPUs; all under one switch where
-  they fit.
+  they fit. Where nothing is said of their number there is one on a GPU, or one for each CPU of one node: ranks add up
+  their gradients after each minibatch, which costs least within a node.
 - **Index and lease book** are on the head: without it there is no run.
 - The **primary** parameter server is beside rank 0, the **standby** on another node, under another switch where there
   is one, so that no switch takes both.
@@ -15,8 +16,8 @@ from dataclasses import dataclass
 from hpcjet.config.check import bad
 from hpcjet.errors import BootstrapError
 
-MOST_LEARNER_CPUS = 8
-"""Of one learner, where nothing is said: small networks do not get faster with more."""
+MOST_LEARNERS = 8
+"""Where nothing is said: with more, each has too little of a minibatch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,11 +40,14 @@ class Needs:
     """What a training asks of the nodes."""
 
     learners: int
-    learner_cpus: int
     """0: as many as seem right."""
+    learner_cpus: int
+    """0: one."""
     waits: bool
     """Acting waits for learning."""
     worlds: int
+    parts: int = 1 << 30
+    """What an update learns from comes in so many pieces, or less: more learners would have nothing to do."""
     world_bytes: float = 0.0
 
 
@@ -62,13 +66,11 @@ def place_learners(nodes: Sequence[Node], needs: Needs) -> Learners:
     """Where learners stand on these nodes. Raises BootstrapError without a node."""
     if not nodes:
         raise BootstrapError("no node is left for the learners; go on with: hpcjet resume RUN")
-    ranks = _ranks(nodes, needs.learners)
-    per_node = Counter(node.node_id for node in ranks)
-    threads = tuple(_threads(node, per_node[node.node_id], needs) for node in ranks)
+    ranks = _ranks(nodes, needs.learners) if needs.learners else _of_one_node(nodes, needs)
     first = ranks[0]
     return Learners(
         ranks=tuple(node.node_id for node in ranks),
-        threads=threads,
+        threads=(needs.learner_cpus or 1,) * len(ranks),
         primary=first.node_id,
         standby=place_standby(nodes, first).node_id,
     )
@@ -180,12 +182,12 @@ def _nearest(ordered: Sequence[Node], size: Mapping[str, int], number: int) -> l
     return groups[max(fitting, key=lambda switch: (len(switch), -ordered.index(groups[switch][0])))]
 
 
-def _threads(node: Node, ranks: int, needs: Needs) -> int:
-    if needs.learner_cpus:
-        return needs.learner_cpus
-    if needs.waits:
-        return max(1, node.cpus // ranks)
-    return max(1, min(MOST_LEARNER_CPUS, node.cpus // 2) // ranks)
+def _of_one_node(nodes: Sequence[Node], needs: Needs) -> list[Node]:
+    (first,) = _ranks(nodes, 1)
+    if first.gpus:
+        return [first]
+    cpus = first.cpus if needs.waits else first.cpus // 2
+    return [first] * max(1, min(MOST_LEARNERS, cpus // (needs.learner_cpus or 1), needs.parts))
 
 
 def _at_least_one(nodes: Sequence[Node], found: dict[str, int], needs: Needs, worlds_each: int) -> dict[str, int]:

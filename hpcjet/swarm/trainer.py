@@ -1,4 +1,4 @@
-"""Training in one process: act, note fragments, learn, and again."""
+"""Training without a data plane: act, note fragments, learn, and again. `trainers` has several processes of it."""
 
 import time
 from collections.abc import Mapping
@@ -13,6 +13,7 @@ from hpcjet.config.swarm.policy import PolicyConfig
 from hpcjet.errors import WorldError
 from hpcjet.swarm.acting import Actor
 from hpcjet.swarm.fragment import Fragment, Recorder
+from hpcjet.swarm.learning.ranks import ALONE, Ranks
 from hpcjet.swarm.policy.backends import backend
 from hpcjet.swarm.policy.routes import policy_specs, routes
 from hpcjet.swarm.vector import Episode, Resumable, Turn, WorldVector
@@ -56,9 +57,13 @@ class Iteration:
 
 
 class Trainer:
-    """The worlds are the caller's: built before, closed after."""
+    """The worlds are the caller's: built before, closed after.
 
-    def __init__(self, vector: WorldVector, config: TrainerConfig) -> None:
+    With several ranks each acts in worlds of its own, and all learn together: what one learned from is a share of what
+    each minibatch has. `Iteration` tells of this rank's worlds, and of the learning of all.
+    """
+
+    def __init__(self, vector: WorldVector, config: TrainerConfig, ranks: Ranks = ALONE) -> None:
         self.vector, self.config = vector, config
         spec, made_by = vector.spec, backend(config.backend)
         self.routes = routes(spec, config.policy_map)
@@ -68,10 +73,10 @@ class Trainer:
             for number, (name, form) in enumerate(specs.items())
         }
         self.learners = {
-            name: made_by.make_learner(policy, config.learner, _seed(config.seed, _LEARNER, number))
+            name: made_by.make_learner(policy, config.learner, _seed(config.seed, _LEARNER, number), ranks=ranks)
             for number, (name, policy) in enumerate(self.policies.items())
         }
-        self.actor = Actor(spec, self.routes, self.policies, seed=_seed(config.seed, _ACTOR, 0))
+        self.actor = Actor(spec, self.routes, self.policies, seed=_seed(config.seed, _ACTOR, ranks.rank))
         self.recorders = {
             name: Recorder(group, spec.worlds, config.steps, state_size=spec.state_size)
             for name, group in spec.groups.items()

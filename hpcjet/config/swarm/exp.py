@@ -31,11 +31,13 @@ class SwarmConfig(ExpConfig):
     """Stop after so many updates; 0: no such limit."""
     agent_steps: int = 0
     """Stop once agents have acted so often in what was learned from; 0: no such limit."""
-    learners: int = 1
-    """Processes that learn, each from its share of every batch."""
+    learners: int = 0
+    """Processes that learn, each from its share of every batch; 0: one on a GPU, else one for each CPU of one node, or
+    for every second one where acting does not wait (staleness.mode=hybrid, async), but no more than 8. Set it, like
+    seats, where a training shall be the same on other machines."""
     learner_cpus: int = 0
-    """CPUs of each learner, which no worlds get; 0: one, or all of its node where acting waits for learning
-    (staleness.mode=sync): then worlds use them too."""
+    """CPUs of each learner, which no worlds get, unless acting waits for learning (staleness.mode=sync); 0: one. More
+    are of use for networks that are large."""
     world_memory_gb: float = 0.0
     """Memory of one world in GiB, so that a node gets no more than it has room for; 0: it counts as none."""
     policy_map: dict[str, str] = field(default_factory=dict)
@@ -115,7 +117,7 @@ LOWEST = {
     "steps": 1,
     "updates": 0,
     "agent_steps": 0,
-    "learners": 1,
+    "learners": 0,
     "learner_cpus": 0,
     "world_memory_gb": 0,
     "checkpoint_every": 1,

@@ -135,7 +135,7 @@ class Training:
         exp = self._exp
         return Needs(
             learners=exp.learners, learner_cpus=exp.learner_cpus, waits=exp.waits, worlds=exp.worlds,
-            world_bytes=exp.world_memory_gb * 2**30,
+            parts=exp.staleness.fragments or exp.seats or exp.worlds, world_bytes=exp.world_memory_gb * 2**30,
         )  # fmt: skip
 
     def _worlds_each(self, nodes: list[Node]) -> int:

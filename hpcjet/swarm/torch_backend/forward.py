@@ -1,8 +1,8 @@
-"""Many rows through the networks of a policy, in shares, on threads."""
+"""Many rows through the networks of a policy, in shares."""
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from hpcjet.swarm.torch_backend.lanes import in_lanes
 from hpcjet.swarm.torch_backend.networks import Networks, Pass, edges
 from hpcjet.swarm.torch_backend.rooms import Rooms
 
@@ -15,7 +15,7 @@ in another order, so what one agent does would hang on how many others there are
 
 
 class Forward:
-    """What networks put out, without gradients; the same bits on any number of threads."""
+    """What networks put out, without gradients."""
 
     def __init__(self, networks: Networks) -> None:
         self.networks, self._rooms = networks, Rooms(self._room, networks.row)
@@ -26,19 +26,14 @@ class Forward:
 
         self.networks.take()
         out = torch.empty(sum(self.networks.outputs), len(observation))
-        at = edges(len(observation), self.networks.hidden)
-
-        def share(number: int) -> None:
-            rows = slice(at[number], at[number + 1])
-            n = rows.stop - rows.start
-            with torch.inference_mode():
+        with torch.inference_mode():
+            for begin, end in pairwise(edges(len(observation), self.networks.hidden)):
+                rows, n = slice(begin, end), end - begin
                 seen, more, walk = self._rooms.of(-(-n // WHOLE) * WHOLE)
                 seen[:n, :-1] = observation[rows]
                 if state is not None:
                     more[:n] = state[rows]
                 out[:, rows] = walk.forward(seen, None if state is None else more)[:, :n]
-
-        in_lanes(share, range(len(at) - 1))
         return out
 
     def _room(self, rows: int) -> "tuple[Tensor, Tensor, Pass]":

@@ -19,16 +19,12 @@ if TYPE_CHECKING:
 
 SHARE = 512_000
 """Numbers in the hidden layers of a share, 2 MB: with less, the calls cost more than the cache gains."""
-EVEN = 4
-"""Shares come in multiples of this, so that 2 or 4 threads have equal work."""
 
 
 def edges(rows: int, hidden: Sequence[int], most: int | None = None) -> list[int]:
-    """Where shares of so many rows begin and end; by the number of rows alone, never by that of threads."""
+    """Where shares of so many rows begin and end."""
     share = max(64, SHARE // (2 * sum(hidden)))
     shares = -(-rows // min(share, most or share))
-    if shares > 1:
-        shares = min(rows, -(-shares // EVEN) * EVEN)
     return [rows * at // shares for at in range(shares + 1)]
 
 

@@ -21,8 +21,12 @@ from hpcjet.swarm.placement import (
 )
 
 
-def needs(learners: int = 1, *, learner_cpus: int = 0, waits: bool = False, world_bytes: float = 0.0) -> Needs:
-    return Needs(learners=learners, learner_cpus=learner_cpus, waits=waits, worlds=8, world_bytes=world_bytes)
+def needs(
+    learners: int = 1, *, learner_cpus: int = 0, waits: bool = False, world_bytes: float = 0.0, parts: int = 99
+) -> Needs:
+    return Needs(
+        learners=learners, learner_cpus=learner_cpus, waits=waits, worlds=8, world_bytes=world_bytes, parts=parts
+    )
 
 
 def node(name: str, cpus: int = 4, *, gpus: int = 0, switches: str = "", memory_bytes: float = 0.0) -> Node:
@@ -40,6 +44,18 @@ def test_without_gpus_they_go_to_the_most_cpus_and_no_node_has_two_while_another
     nodes = [node("a", 4), node("b", 16), node("c", 8)]
     assert place_learners(nodes, needs(1)).ranks == ("b",)
     assert place_learners(nodes, needs(4)).ranks == ("b", "c", "a", "b")
+
+
+def test_where_nothing_is_said_there_is_a_learner_for_each_cpu_of_one_node_or_one_on_a_gpu() -> None:
+    nodes = [node("a", 4), node("b", 6), node("c", 64)]
+    waits = needs(0, waits=True)
+    assert place_learners(nodes[:2], waits).ranks == ("b",) * 6 and place_learners(nodes[:2], waits).threads == (1,) * 6
+    assert place_learners(nodes[:2], needs(0)).ranks == ("b",) * 3, "the other CPUs act meanwhile"
+    assert place_learners(nodes[:2], needs(0, waits=True, learner_cpus=3)).ranks == ("b",) * 2
+    assert place_learners(nodes[:2], needs(0, waits=True, parts=2)).ranks == ("b",) * 2, "others would have nothing"
+    assert place_learners(nodes, waits).ranks == ("c",) * 8
+    assert place_learners([node("a", 1)], needs(0)).ranks == ("a",)
+    assert place_learners([*nodes, node("d", 8, gpus=2)], waits).ranks == ("d",)
 
 
 def test_learners_stay_under_one_switch_where_they_fit() -> None:
@@ -60,10 +76,11 @@ def test_the_standby_is_on_another_node_and_under_another_switch() -> None:
 def test_seats_get_what_learners_leave_and_all_where_acting_waits() -> None:
     nodes = [node("a", 8), node("b", 4)]
     for waits, free in ((False, {"a": 4, "b": 4}), (True, {"a": 8, "b": 4})):
-        asked = needs(waits=waits)
+        asked = needs(0, waits=waits)
         assert room(nodes, place_learners(nodes, asked), asked) == free
-    asked = needs(learner_cpus=1)
-    assert room(nodes, place_learners(nodes, asked), asked) == {"a": 7, "b": 4}
+    for cpus, left in ((0, 7), (3, 5)):
+        asked = needs(learner_cpus=cpus)
+        assert room(nodes, place_learners(nodes, asked), asked) == {"a": left, "b": 4}
 
 
 def test_memory_bounds_seats_and_one_that_fits_nowhere_is_named() -> None:
