@@ -14,6 +14,7 @@ from hpcjet.errors import WorldError
 from hpcjet.swarm.acting import Actor
 from hpcjet.swarm.fragment import Fragment, Recorder
 from hpcjet.swarm.learning.ranks import ALONE, Ranks
+from hpcjet.swarm.learning.schedule import rate_at
 from hpcjet.swarm.policy.backends import backend
 from hpcjet.swarm.policy.routes import policy_specs, routes
 from hpcjet.swarm.vector import Episode, Resumable, Turn, WorldVector
@@ -32,6 +33,8 @@ class TrainerConfig:
     """torch, or the dotted name of a module with make_policy and make_learner."""
     steps: int = 100
     """Steps of every world between two updates."""
+    agent_steps: int = 0
+    """When the learning rate has come to its end (learner.rate_end); 0: it stays as it is."""
     policy_map: dict[str, str] = field(default_factory=dict)
     """From a group (or * for all others) to its policy; {row} in the name makes one for each row. Empty: one for each
     group."""
@@ -90,8 +93,10 @@ class Trainer:
         episodes, faults = self._act()
         between = time.perf_counter()
         acted = sum(int(recorder.fragment.present[:-1].sum()) for recorder in self.recorders.values())
+        goal = self.config.agent_steps
+        rate = rate_at(self.agent_steps / goal, self.config.learner.rate_end) if goal else 1.0
         self.agent_steps += acted
-        learning = {name: learner.update(self.fragments(name)) for name, learner in self.learners.items()}
+        learning = {name: learner.update(self.fragments(name), rate=rate) for name, learner in self.learners.items()}
         return Iteration(acted, episodes, faults, learning, between - began, time.perf_counter() - between)
 
     def fragments(self, policy: str) -> list[Fragment]:

@@ -38,6 +38,9 @@ class LearnerConfig:
     """ppo or vtrace."""
     learning_rate: float = 3e-4
     """Of Adam."""
+    rate_end: float = 1.0
+    """The share of the learning rate that is left at the end of the training (exp.updates, exp.agent_steps), where it
+    goes in a straight line; 1: it stays as it is. A policy that has learned its task is steadier with little of it."""
     adam_epsilon: float = 1e-5
     """Of Adam, added to the root of the second moment."""
     epochs: int = 4
@@ -83,7 +86,7 @@ class LearnerConfig:
                 raise bad(
                     f"exp.learner.{key}", value, "it must be above 0", f"set exp.learner.{key} to a positive number"
                 )
-        for key in ("gamma", "trace"):
+        for key in ("gamma", "trace", "rate_end"):
             if not 0 <= getattr(self, key) <= 1:
                 raise bad(
                     f"exp.learner.{key}", getattr(self, key), "it must be from 0 to 1", f"set exp.learner.{key}=0.95"

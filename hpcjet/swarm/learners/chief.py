@@ -11,6 +11,7 @@ from hpcjet.swarm.hosts.spec import HostState
 from hpcjet.swarm.learners.rank import STOP, Doing, Told
 from hpcjet.swarm.learners.spec import LearnerSpec
 from hpcjet.swarm.learners.split import Order, lags, order_of, valid_share
+from hpcjet.swarm.learning.schedule import rate_at
 from hpcjet.swarm.policy.interface import Learner
 from hpcjet.swarm.pool.entry import Key
 from hpcjet.swarm.pool.sample import Sample
@@ -80,6 +81,12 @@ class Chief:
         spec = self.spec
         return 0 < spec.updates <= self.version or 0 < spec.agent_steps <= self.agent_steps
 
+    @property
+    def _progress(self) -> float:
+        """The share of the training that is done."""
+        goals = ((self.version, self.spec.updates), (self.agent_steps, self.spec.agent_steps))
+        return max((done / goal for done, goal in goals if goal), default=0.0)
+
     def states(self) -> dict[str, Mapping[str, Any]]:
         """Of the learners."""
         return {name: each.state_dict() for name, each in self.learners.items()}
@@ -117,7 +124,8 @@ class Chief:
             self._samples = {}
             self.plane.recover(self.version, None)
             return None
-        return order_of(self._samples, self.size, scale_rate=self.spec.learner.scale_rate)
+        rate = rate_at(self._progress, self.spec.learner.rate_end)
+        return order_of(self._samples, self.size, scale_rate=self.spec.learner.scale_rate, rate=rate)
 
     def fetched(self, told: Sequence[Told]) -> None:
         for policy, sample in self._samples.items():

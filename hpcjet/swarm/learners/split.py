@@ -34,13 +34,15 @@ def split(sample: Sample, size: int) -> tuple[Sample, ...]:
     return tuple(replace(sample, chosen=tuple(sample.chosen[at] for at in sorted(part))) for part in parts)
 
 
-def order_of(samples: Mapping[str, Sample], size: int, *, scale_rate: bool) -> Order:
-    """With `scale_rate` a batch of which a part is too old to be learned from moves the policy by as much less."""
+def order_of(samples: Mapping[str, Sample], size: int, *, scale_rate: bool, rate: float = 1.0) -> Order:
+    """`rate`: what all learning rates are multiplied by. With `scale_rate` a batch of which a part is too old to be
+    learned from moves the policy by as much less.
+    """
     names = {chosen.entry.node for sample in samples.values() for chosen in sample.chosen}
     return Order(
         shares={policy: split(sample, size) for policy, sample in samples.items()},
         nodes={name: number for number, name in enumerate(sorted(names))},
-        rates={policy: sample.valid_share if scale_rate else 1.0 for policy, sample in samples.items()},
+        rates={policy: rate * (sample.valid_share if scale_rate else 1.0) for policy, sample in samples.items()},
     )
 
 

@@ -303,6 +303,28 @@ def test_too_old_is_not_fetched_and_the_rate_is_scaled_by_the_rest(scale: bool, 
     assert sorted(world.fetched) == [1, 2, 11, 12]
 
 
+@pytest.mark.parametrize("goal", [{"updates": 4}, {"updates": 0, "agent_steps": 4 * 225}], ids=["updates", "steps"])
+def test_the_learning_rate_falls_in_a_straight_line_also_after_a_resume(goal: dict[str, int], tmp_path: Path) -> None:
+    rates: list[float] = []
+
+    def part(stop_after: int) -> None:
+        made, world = spec(tmp_path, learner=replace(CONFIG, rate_end=0.2), **goal), World(SYNC)
+        rank = Rank(made, One(), world)
+        rank.chief = Chief(made, rank.learners, world, 1, rank.doing, lambda: rank.version >= stop_after)
+        update = rank.learners["agents"].update
+
+        def noted(fragments: Any, **more: Any) -> Any:
+            rates.append(more["rate"])
+            return update(fragments, **more)
+
+        rank.learners["agents"].update = noted  # type: ignore[method-assign]
+        rank.run()
+
+    part(2)
+    part(99)
+    assert rates == pytest.approx([1.0, 0.8, 0.6, 0.4])
+
+
 def test_a_full_disk_does_not_end_the_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

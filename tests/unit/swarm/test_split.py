@@ -35,6 +35,7 @@ def test_what_is_too_old_is_nobodys_and_slows_the_step() -> None:
     order = order_of({"p": whole}, 2, scale_rate=True)
     assert [len(part.chosen) for part in order.shares["p"]] == [2, 1]
     assert order.rates == {"p": 0.75} and order_of({"p": whole}, 2, scale_rate=False).rates == {"p": 1.0}
+    assert order_of({"p": whole}, 2, scale_rate=True, rate=0.5).rates == {"p": 0.375}
     assert valid_share({"p": whole}) == 0.75
     assert lags({"p": whole}) == [0, 0, 1]
     assert order.nodes == {"node-0": 0, "node-1": 1, "node-2": 2}

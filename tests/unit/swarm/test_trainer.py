@@ -94,6 +94,17 @@ def test_a_map_that_does_not_fit_is_refused() -> None:
         Trainer(Bandit({"a": BOX}, 2, 2), TrainerConfig(backend="tf"))
 
 
+def test_the_learning_rate_comes_to_its_end_at_the_steps_that_are_named() -> None:
+    learner = LearnerConfig(learning_rate=0.01, rate_end=0.1)
+    one = Trainer(Bandit({"a": BOX}, 2, 2), TrainerConfig(steps=5, agent_steps=40, learner=learner))
+    found = []
+    for _ in range(4):
+        one.iterate()
+        (group,) = one.learners["a"].optimiser.param_groups  # type: ignore[attr-defined]
+        found.append(group["lr"])
+    assert found == pytest.approx([0.01, 0.0055, 0.001, 0.001])
+
+
 def test_a_state_with_other_policies_is_refused() -> None:
     state = bandit(Bandit({"a": BOX}, 2, 2), Algorithm.ppo).state_dict()
     other = bandit(Bandit({"a": BOX}, 2, 2), Algorithm.ppo, {"a": "mine"})
