@@ -10,7 +10,7 @@
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpcjet.config.check import bad
@@ -220,13 +220,3 @@ def switches_of(address: str, pattern: str) -> tuple[str, ...]:
     if len(words) != len(kinds):
         return ()
     return tuple(word for word, kind in zip(words, kinds, strict=True) if kind in ("switch", "block"))
-
-
-def by_id(nodes: Iterable[Node]) -> dict[str, Node]:
-    return {node.node_id: node for node in nodes}
-
-
-def gone(known: Collection[str], nodes: Iterable[Node]) -> list[str]:
-    """Ids of nodes that were there."""
-    there = {node.node_id for node in nodes}
-    return [node_id for node_id in known if node_id not in there]

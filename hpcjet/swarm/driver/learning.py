@@ -53,7 +53,7 @@ class Learning:
         """Rows so far."""
         self.version = 0
         self.done = False
-        self.doing = ""
+        self.doing = self.trouble = ""
 
     @property
     def placed(self) -> Learners:
@@ -85,14 +85,18 @@ class Learning:
         self._begin()
 
     def look(self, nodes: Sequence[Node], needs: Needs) -> None:
-        """See how they do; start again those that died. Raises WorkloadError for what starting again does not mend."""
+        """See how they do; start again those that died, once there is a node.
+
+        Raises WorkloadError for what starting again does not mend.
+        """
         assert self._group is not None
         if self._starting:
             self._see_start()
             return
         if not self._runs:
-            self.place(nodes, needs)
-            self._begin()
+            if nodes:
+                self.place(nodes, needs)
+                self._begin()
             return
         try:
             status = self._group.status()
@@ -102,6 +106,9 @@ class Learning:
         self._take(status.rows)
         self.version, self.done = status.version, status.done
         self.doing = status.doing[0] if status.doing else ""
+        if status.trouble and not self.trouble:
+            _log.warning("%s; the training goes on", status.trouble)
+        self.trouble = status.trouble
         if status.error:
             self._failed(status.error, fatal=status.fatal, lost=self._group.lost_ranks())
 

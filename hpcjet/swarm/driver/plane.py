@@ -51,16 +51,21 @@ class Plane:
     def servers(self) -> tuple[str, str]:
         return SERVERS
 
-    def start(
-        self, nodes: Sequence[Node], learners: Learners, staleness: StalenessConfig, *, seed: int, seats: Sequence[str]
-    ) -> None:
-        """All of it. Raises what Ray raises of a node that is lost meanwhile."""
+    def place(self, nodes: Sequence[Node], learners: Learners) -> None:
+        """Where all of it will be."""
         if self._exp.pool.mode is Mode.central:
             self.pool_at = learners.ranks[0]
-        self.index = start_index(self._head, self._exp.pool, staleness, seed=seed, seats=seats)
-        start_servers(self._exp.weights, head=self._head, primary=learners.primary, standby=learners.standby)
         self._servers = dict(zip(SERVERS, (learners.primary, learners.standby), strict=True))
-        self.add(nodes)
+        self._on = {node.node_id: node for node in nodes}
+
+    def start(self, staleness: StalenessConfig, *, seed: int, seats: Sequence[str]) -> None:
+        """All of it, where it was placed. Raises what Ray raises of a node that is lost meanwhile."""
+        primary, standby = self._servers.values()
+        self.index = start_index(self._head, self._exp.pool, staleness, seed=seed, seats=seats)
+        with ThreadPoolExecutor(1) as beside:
+            servers = beside.submit(start_servers, self._exp.weights, head=self._head, primary=primary, standby=standby)
+            self.add(list(self._on.values()))
+            servers.result()
 
     def add(self, nodes: Sequence[Node]) -> None:
         """Pools and caches of nodes that came; one that is lost at once is found to be so by who looks at nodes."""
@@ -171,7 +176,6 @@ class Plane:
                     continue
 
     def _add(self, node: Node) -> None:
-
         self._on[node.node_id] = node
         try:
             start_cache(node.node_id, cache_name(node), SERVERS, self._exp.cache)

@@ -55,7 +55,9 @@ class Playing:
     """At most one at a time, beside the training."""
 
     def __init__(self, exp: SwarmConfig, head: str, seed: int) -> None:
-        self._exp, self._head, self._seed = exp, head, seed
+        self._exp, self._seed = exp, seed
+        self.at = head
+        """Ray's id of the node."""
         self._call: Any = None
 
     @property
@@ -67,7 +69,7 @@ class Playing:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        here = NodeAffinitySchedulingStrategy(self._head, soft=False)
+        here = NodeAffinitySchedulingStrategy(self.at, soft=False)
         task: Any = ray.remote(num_cpus=0, max_retries=1)(play)
         self._call = task.options(scheduling_strategy=here).remote(self._exp, cache, version, self._seed, film)
 

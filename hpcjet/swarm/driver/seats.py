@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from hpcjet.errors import ConfigError, WorkloadError, WorldError
 from hpcjet.rundir import atomic_write
 from hpcjet.swarm.driver.answers import no_answer
 from hpcjet.swarm.driver.losses import Losses
 from hpcjet.swarm.driver.plane import Plane
+from hpcjet.swarm.driver.seat import Seat
 from hpcjet.swarm.hosts import HostSpec, HostState, HostStatus
 from hpcjet.swarm.hosts.actor import end_host, start_host
 from hpcjet.swarm.vector import Episode
@@ -25,41 +25,6 @@ MAX_FAILURES = 3
 BACK_OFF_S = (0.0, 1.0, 5.0)
 STOP_S = 10.0
 """So long hosts may take to stop, at the end or on a node that drains."""
-
-
-@dataclass
-class Seat:
-    """One seat, and what there is of it."""
-
-    name: str
-    first_world: int
-    worlds: int
-    attempt: int = 0
-    """Of the host that runs, or of the next one."""
-    node_id: str = ""
-    """Empty where no host runs."""
-    actor: Any = None
-    run: Any = None
-    """Ends when the host does."""
-    asked: Any = None
-    status: HostStatus | None = None
-    fragments_before: int = 0
-    """Of earlier attempts."""
-    agent_steps_before: int = 0
-    failures: int = 0
-    """Attempts that ended without a fragment, one after the other."""
-    not_before: float = 0.0
-    state: HostState | None = None
-    """Where the next attempt goes on from."""
-    faults: int = 0
-
-    @property
-    def fragments(self) -> int:
-        return self.fragments_before + (self.status.fragments if self.status else 0)
-
-    @property
-    def agent_steps(self) -> int:
-        return self.agent_steps_before + (self.status.agent_steps if self.status else 0)
 
 
 @dataclass
@@ -79,6 +44,7 @@ class Seats:
         self.all: dict[str, Seat] = {}
         self.told = Told()
         self._asked_at = 0.0
+        self._kept = True
 
     @property
     def standing(self) -> dict[str, str]:
@@ -136,6 +102,8 @@ class Seats:
         self._take()
         if time.monotonic() > self._asked_at + STATUS_S:
             self._ask()
+            if not self._kept:
+                self._keep()
 
     def ask(self, wait_s: float) -> None:
         """How all do now, as far as they answer in time."""
@@ -181,15 +149,7 @@ class Seats:
         return lambda: any(self.all[name].fragments > number for name, number in before.items())
 
     def facts(self, name_of: Callable[[str], str]) -> list[SeatFacts]:
-        return [
-            SeatFacts(
-                seat=seat.name, node=name_of(seat.node_id) if seat.node_id else "", worlds=seat.worlds,
-                attempts=seat.attempt + 1, fragments=seat.fragments, agent_steps=seat.agent_steps,
-                agent_steps_per_s=seat.status.agent_steps_per_s if seat.status else 0.0,
-                shares=_shares(seat.status), faults=seat.faults,
-            )
-            for seat in self.all.values()
-        ]  # fmt: skip
+        return [seat.facts(name_of) for seat in self.all.values()]
 
     def take_told(self) -> Told:
         told, self.told = self.told, Told()
@@ -249,10 +209,11 @@ class Seats:
             {"name": seat.name, "first_world": seat.first_world, "worlds": seat.worlds, "attempt": seat.attempt}
             for seat in self.all.values()
         ]
-        self._layout.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(self._layout, json.dumps(data))
-
-
-def _shares(status: HostStatus | None) -> dict[str, float] | None:
-    total = sum(status.seconds.values()) if status else 0.0
-    return {name: seconds / total for name, seconds in status.seconds.items()} if status and total else None
+        try:
+            self._layout.parent.mkdir(parents=True, exist_ok=True)
+            atomic_write(self._layout, json.dumps(data))
+            self._kept = True
+        except OSError as error:  # a full disk: the seats go on, and it is tried again
+            if self._kept:
+                _log.warning("%s cannot be written: %s", self._layout, error)
+            self._kept = False

@@ -1,0 +1,64 @@
+"""One seat of a training, and what the driver knows of the host that runs it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from hpcjet.swarm.hosts import HostState, HostStatus
+from hpcjet.swarm.watch import SeatFacts
+
+
+@dataclass
+class Seat:
+    """One seat, and what there is of it."""
+
+    name: str
+    first_world: int
+    worlds: int
+    attempt: int = 0
+    """Of the host that runs, or of the next one."""
+    node_id: str = ""
+    """Empty where no host runs."""
+    actor: Any = None
+    run: Any = None
+    """Ends when the host does."""
+    asked: Any = None
+    status: HostStatus | None = None
+    fragments_before: int = 0
+    """Of earlier attempts."""
+    agent_steps_before: int = 0
+    failures: int = 0
+    """Attempts that ended without a fragment, one after the other."""
+    not_before: float = 0.0
+    state: HostState | None = None
+    """Where the next attempt goes on from."""
+    faults: int = 0
+
+    @property
+    def fragments(self) -> int:
+        return self.fragments_before + (self.status.fragments if self.status else 0)
+
+    @property
+    def agent_steps(self) -> int:
+        return self.agent_steps_before + (self.status.agent_steps if self.status else 0)
+
+    def take_off(self) -> None:
+        """It has no host any more, and waits for another with the next attempt."""
+        self.fragments_before, self.agent_steps_before = self.fragments, self.agent_steps
+        self.node_id, self.actor, self.run, self.asked, self.status = "", None, None, None, None
+        self.attempt += 1
+        self.state = None
+
+    def facts(self, name_of: Callable[[str], str]) -> SeatFacts:
+        """`name_of`: a node's name, by Ray's id of it."""
+        return SeatFacts(
+            seat=self.name, node=name_of(self.node_id) if self.node_id else "", worlds=self.worlds,
+            attempts=self.attempt + 1, fragments=self.fragments, agent_steps=self.agent_steps,
+            agent_steps_per_s=self.status.agent_steps_per_s if self.status else 0.0,
+            shares=_shares(self.status), faults=self.faults,
+        )  # fmt: skip
+
+
+def _shares(status: HostStatus | None) -> dict[str, float] | None:
+    total = sum(status.seconds.values()) if status else 0.0
+    return {name: seconds / total for name, seconds in status.seconds.items()} if status and total else None
