@@ -13,6 +13,7 @@ from hpcjet.slurm.het import component_env, component_of, step_components
 from hpcjet.slurm.requeue import element_id
 
 GIB = 1024**3
+LOCAL = "local-"
 UNITS = {"K": 1024, "M": 1024**2, "G": GIB, "T": 1024 * GIB}
 
 
@@ -34,6 +35,11 @@ class Place:
     """The head's host name."""
     warnings: tuple[str, ...] = ()
     """Where what Slurm says and what the kernel allows differ; the lower number was taken."""
+
+    @property
+    def is_local(self) -> bool:
+        """This machine, without Slurm."""
+        return self.allocation.startswith(LOCAL)
 
     @property
     def name(self) -> str:
@@ -84,7 +90,7 @@ def slurm_place(
 def local_place(*, host: str, cpus: int, gpus: int, memory_bytes: int, restart: int = 0) -> Place:
     """This machine as the only node."""
     return Place(
-        allocation=f"local-{os.getpid()}",
+        allocation=f"{LOCAL}{os.getpid()}",
         restart=restart,
         rank=0,
         num_nodes=1,

@@ -142,6 +142,9 @@ def node_environment(plan: Plan, place: Place, env: Mapping[str, str]) -> dict[s
         "RAY_gcs_server_request_timeout_seconds": str(patience_s),
         "RAY_worker_register_timeout_seconds": str(patience_s),
     }
+    if place.is_local:
+        # Ray lowers the priority of its workers, to 15: beside a machine's other programs they would hardly ever run.
+        defaults["RAY_worker_niceness"] = "0"
     own = {
         TOKEN_FILE: str(plan.run.secret(token_name(place))),
         "HPCJET_RUN_DIR": plan.run_dir,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcjet.cluster import node
-from hpcjet.cluster.place import Place
+from hpcjet.cluster.place import Place, local_place
 from hpcjet.cluster.rendezvous import exit_file
 from hpcjet.cluster.site import node_environment
 from hpcjet.cluster.state import Phase, RunState, write_state
@@ -52,6 +52,14 @@ def test_a_run_that_was_over_is_not_done_again(
     assert node._over_before(plan, place(restart)) == code
     left = exit_file(plan.run, os.environ)
     assert (left.read_text() if left.exists() else None) == (None if code is None else str(code))
+
+
+def test_on_this_machine_the_work_has_the_priority_of_its_other_programs(tmp_path: Path) -> None:
+    plan = plan_in(tmp_path / "run")
+    here = local_place(host="here", cpus=2, gpus=0, memory_bytes=2**30)
+    assert node_environment(plan, here, {})["RAY_worker_niceness"] == "0"
+    assert node_environment(plan, here, {"RAY_worker_niceness": "9"})["RAY_worker_niceness"] == "9"
+    assert "RAY_worker_niceness" not in node_environment(plan, place(0), {})
 
 
 @pytest.mark.parametrize(("boot_s", "looks"), [(5, "20"), (120, "60"), (400, "200")])
