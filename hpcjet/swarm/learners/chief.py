@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from hpcjet.errors import StoreError
 from hpcjet.swarm.checkpoints import Checkpoint, Form, newest_checkpoint, write_checkpoint
 from hpcjet.swarm.hosts.spec import HostState
 from hpcjet.swarm.learners.rank import STOP, Doing, Told
@@ -16,6 +17,10 @@ from hpcjet.swarm.policy.interface import Learner
 from hpcjet.swarm.pool.entry import Key
 from hpcjet.swarm.pool.sample import Sample
 from hpcjet.swarm.row import Row, lags_text
+
+LAST_SHARE = 0.5
+"""Of the patience of the other ranks: so long the last checkpoint is tried."""
+AGAIN_S = 2.0
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +69,8 @@ class Chief:
         self._stopped = stopped
         self._samples: dict[str, Sample] = {}
         """What was sampled for the next update so far."""
+        self.trouble = ""
+        """Why the newest checkpoint could not be written."""
         self._told: Sequence[Told] = ()
         self._saved = -1
         self._index: Mapping[str, Any] | None = None
@@ -110,8 +117,7 @@ class Chief:
     def next(self) -> Order | str | None:
         """Whatever of the next batch can be had now is kept for the next call."""
         if self._stopped() or self.reached:
-            if self._saved != self.version:
-                self._save()
+            self._save_last()
             return STOP
         try:
             for policy, n in self.spec.fragments.items():
@@ -177,6 +183,16 @@ class Chief:
         with self._rows_lock:
             self.rows.append(row)
 
+    def _save_last(self) -> None:
+        """What was learned is worth some waiting for room; raises StoreError if there is none even then."""
+        deadline = time.monotonic() + self.spec.patience_s * LAST_SHARE
+        while self._saved != self.version:
+            self._save()
+            if self.trouble and (self._stopped() or time.monotonic() > deadline):
+                raise StoreError(f"{self.trouble}; make room, then resume the run: it goes on from the newest there is")
+            if self.trouble:
+                time.sleep(AGAIN_S)
+
     def _save(self) -> None:
         """A disk that is full, or cannot be written to, does not end the training: what was there before stays."""
         self.doing("checkpoint")
@@ -191,12 +207,11 @@ class Chief:
         )  # fmt: skip
         try:
             write_checkpoint(spec.checkpoints, made, keep=spec.keep)
-            self._saved = version
+            self._saved, self.trouble = version, ""
         except OSError as error:
-            log.warning(
-                "checkpoint %d cannot be written (%s); the training goes on, and those in %s stay", version, error,
-                spec.checkpoints,
-            )  # fmt: skip
+            if not self.trouble:
+                log.warning("checkpoint %d cannot be written: %s", version, error)
+            self.trouble = f"checkpoint {version} cannot be written ({error}); those in {spec.checkpoints} stay"
 
 
 def form_of(spec: LearnerSpec) -> Form:

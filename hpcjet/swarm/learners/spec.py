@@ -71,6 +71,8 @@ class RankStatus:
     """The goal was reached, or it was stopped, and the last checkpoint is made."""
     rows: list[Row]
     """Of rank 0: one for each update that was not seen yet."""
+    trouble: str = ""
+    """Of rank 0: why the newest checkpoint could not be written."""
 
 
 @dataclass(frozen=True)
@@ -91,3 +93,5 @@ class LearnerStatus:
     """One for each update since the group was asked last."""
     doing: tuple[str, ...] = ()
     """Of each rank."""
+    trouble: str = ""
+    """Why the newest checkpoint could not be written; the training goes on."""

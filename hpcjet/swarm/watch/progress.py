@@ -22,6 +22,7 @@ class SwarmProgress:
         self._began = time.time()
         self._first: dict[str, float] | None = None
         self._next, self._note = 0.0, ""
+        self._fails = False
 
     def write(self, row: Mapping[str, float | str], *, note: str = "") -> None:
         """`row` is the newest one, {} before the first; `note` is what is out of the ordinary, in a few words."""
@@ -37,8 +38,11 @@ class SwarmProgress:
         data = {"kind": "swarm", "goals": self._goals, "first": self._first, "row": told, "note": note}
         try:
             atomic_write(self._path, json.dumps({**data, "began": self._began, "updated": time.time()}))
+            self._fails = False
         except OSError as error:
-            _log.warning("%s could not be written: %s", self._path.name, error)
+            if not self._fails:
+                _log.warning("%s could not be written: %s", self._path.name, error)
+            self._fails = True
 
 
 def _finite(value: object) -> float | None:

@@ -1,7 +1,9 @@
 """What a training tells beside its rows: the seats, and what was lost."""
 
+import errno
 import json
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -62,13 +64,17 @@ def read_seats(path: Path) -> list[SeatFacts]:
 
 
 def note_loss(path: Path, loss: Loss) -> None:
-    """Add a line to losses.jsonl; a full disk is no reason to stop."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a") as file:
-            file.write(json.dumps(asdict(loss)) + "\n")
-    except OSError as error:
-        _log.warning("%s could not be written: %s", path.name, error)
+    """Add a line to losses.jsonl. Raises OSError; then the file is as it was before."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab", buffering=0) as file:
+        before = file.tell()
+        line = json.dumps(asdict(loss)).encode() + b"\n"
+        try:
+            if file.write(line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            file.truncate(before)
+            raise
 
 
 def read_losses(path: Path) -> list[Loss]:

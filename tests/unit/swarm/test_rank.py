@@ -16,7 +16,7 @@ from hpcjet.config.swarm.learner import Algorithm
 from hpcjet.config.swarm.policy import PolicyConfig
 from hpcjet.config.swarm.pool import Order, PoolConfig
 from hpcjet.config.swarm.staleness import StalenessConfig, StalenessMode, TooOld
-from hpcjet.errors import ConfigError
+from hpcjet.errors import ConfigError, StoreError
 from hpcjet.swarm.checkpoints import newest_checkpoint, versions
 from hpcjet.swarm.fragment import Fragment
 from hpcjet.swarm.hosts.spec import HostState
@@ -133,6 +133,31 @@ def trained(made: LearnerSpec, world: World, stop_after: int = 99) -> tuple[Rank
     chief = rank.chief = Chief(made, rank.learners, world, 1, rank.doing, lambda: rank.version >= stop_after)
     rank.run()
     return rank, chief
+
+
+def test_a_disk_that_takes_no_checkpoint_is_told_and_the_last_one_waits_for_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "checkpoints"
+    folder.write_text("not a folder")
+    told: list[str] = []
+
+    def make_room(seconds: float) -> None:
+        told.append(chief.trouble)
+        folder.unlink()
+
+    monkeypatch.setattr("hpcjet.swarm.learners.chief.time.sleep", make_room)
+    rank = Rank(spec(folder), One(), World(SYNC))
+    chief = rank.chief = Chief(rank.spec, rank.learners, rank.plane, 1, rank.doing)
+    rank.run()
+    assert len(told) == 1 and "checkpoint 4 cannot be written" in told[0] and not chief.trouble
+    assert versions(folder) == [4]
+
+
+def test_a_training_whose_last_checkpoint_finds_no_room_ends_with_an_error(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").write_text("not a folder")
+    with pytest.raises(StoreError, match=r"checkpoint 4 cannot be written.*make room"):
+        trained(spec(tmp_path / "checkpoints", patience_s=0.0), World(SYNC))
 
 
 def test_each_version_is_learned_told_and_published_once(tmp_path: Path) -> None:
@@ -323,16 +348,6 @@ def test_the_learning_rate_falls_in_a_straight_line_also_after_a_resume(goal: di
     part(2)
     part(99)
     assert rates == pytest.approx([1.0, 0.8, 0.6, 0.4])
-
-
-def test_a_full_disk_does_not_end_the_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "file").touch()
-    with caplog.at_level(logging.WARNING):
-        rank, _ = trained(spec(tmp_path / "file"), World(SYNC))
-    assert rank.version == 4
-    assert "checkpoint 2 cannot be written" in caplog.text and "the training goes on" in caplog.text
 
 
 def test_states_of_seats_are_kept_and_those_that_lack_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -50,6 +50,19 @@ def test_a_loss_is_written_when_samples_come_again_or_at_the_end(tmp_path: Path)
     assert first.seconds_to_first_new_sample is not None and second.seconds_to_first_new_sample is None
 
 
+def test_losses_that_the_disk_does_not_take_are_written_once_it_does(tmp_path: Path) -> None:
+    folder = tmp_path / "swarm"
+    folder.write_text("not a folder")
+    losses = Losses(folder / "losses.jsonl")
+    for what in ("node a", "node b"):
+        losses.lost(what, lambda: True)
+        losses.look()
+    folder.unlink()
+    losses.look()
+    losses.look()
+    assert [each.what for each in read_losses(folder / "losses.jsonl")] == ["node a", "node b"]
+
+
 WRONG = {
     "no agents": (["formation", "exp.environment.agents=0"], r"exp\.environment\.agents=0"),
     "unknown environment": (["gymnasium", "exp.environment.env=Nope-v0"], r"exp\.environment\.env=Nope-v0"),

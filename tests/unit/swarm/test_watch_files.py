@@ -157,7 +157,8 @@ def test_a_full_disk_is_told_once_and_rows_come_later(small_disk: Path, caplog: 
                 continue
     for version in range(2, 60):
         log.write(row(version))
-    note_loss(SwarmFiles(small_disk).losses, Loss(time=1.0, what="x"))
+    with pytest.raises(OSError, match="No space left"):
+        note_loss(SwarmFiles(small_disk).losses, Loss(time=1.0, what="x"))
     write_seats(SwarmFiles(small_disk).seats, [SeatFacts(seat="s", node="n", worlds=1)])
     told = [record.message for record in caplog.records if "metrics.csv" in record.message]
     assert len(told) == 1 and "No space left" in told[0] and "training goes on" in told[0]
