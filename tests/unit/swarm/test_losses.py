@@ -121,6 +121,13 @@ def test_normaliser(make: type, beta: float, mean: float, variance: float) -> No
     assert ValueNormaliser(**normaliser.state()) == normaliser
 
 
+def test_what_little_was_seen_is_not_blown_up() -> None:
+    """The divisor is 1e-5 or more, while beta is nearer to 1 than that."""
+    normaliser = ValueNormaliser(beta=1 - 1e-6)
+    normaliser.update(np.array([1.0, 2.0, 3.0, 4.0]))
+    assert (normaliser.mean, normaliser.variance) == pytest.approx((0.25, 0.75 - 0.0625), abs=1e-6)
+
+
 def test_a_constant_return_is_no_division_by_zero_and_no_returns_change_nothing() -> None:
     normaliser = ValueNormaliser()
     normaliser.update(np.array([]))

@@ -103,6 +103,24 @@ def test_a_truncation_inside_a_batch_does_not_see_the_next_trajectory(make: Make
     close(lambda_returns(steps, lambda_=0.7)[:, 0], values[0])
 
 
+@pytest.mark.parametrize("lambda_", [0.0, 0.6])
+def test_vtrace_with_lambda_by_the_sum_of_the_paper(make: Make, lambda_: float) -> None:
+    """v_s = V_s + sum over t of gamma^(t-s) c_s ... c_(t-1) delta_t, the sum written out; c has lambda in it."""
+    rng = np.random.default_rng(0)
+    rewards, values, log_ratios = rng.normal(size=(3, 6))
+    following, gamma = np.append(values[1:], 0.7), 0.9
+    ratios = np.exp(log_ratios)
+    c, deltas = lambda_ * np.minimum(1.1, ratios), np.minimum(1.3, ratios) * (rewards + gamma * following - values)
+    v = np.array([
+        values[s] + sum(gamma ** (t - s) * np.prod(c[s:t]) * deltas[t] for t in range(s, 6)) for s in range(6)
+    ])  # fmt: skip
+    advantages = np.minimum(1.2, ratios) * (rewards + gamma * np.append(v[1:], 0.7) - values)
+    steps = steps_of(make, [rewards], [values], [following], np.full((1, 6), gamma))
+    result = vtrace(steps, make(log_ratios)[:, None], lambda_=lambda_, clip_rho=1.3, clip_c=1.1, clip_pg_rho=1.2)
+    close(result.targets[:, 0], v)
+    close(result.advantages[:, 0], advantages)
+
+
 # GAE
 
 GAE_RLAX = {
