@@ -1,10 +1,11 @@
 """What the data plane of the swarm moves, how fast its index is, and what it does when parts of it die.
 
-    python tests/bench/swarm_plane.py [moves weights index store compression scale faults soak] [--nodes 3] [--short]
+    python tests/bench/swarm_plane.py [moves weights index store compression scale faults] [--nodes 3] [--short]
+    python tests/bench/swarm_plane.py soak [--minutes 30]
 
 Prints JSON lines. Several Ray nodes run on this machine, each in a network of its own, in which the kernel counts the
 bytes that a node gets; root is needed. Rates are by CPU time where the words say so, since other work on the machine
-changes that little. The soak is 10,000 updates.
+changes that little. The soak is one of a whole training, on one node: see swarm_soak.py.
 """
 
 import argparse
@@ -16,12 +17,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import ray
 import ray_nodes
+import swarm_soak
 from swarm_plane_parts import WAIT_S, Caller, Host, Process, fragment, on, timed_wait
 
 from hpcjet.config.swarm.compression import Compression
@@ -424,64 +425,22 @@ def since(before: dict[str, Any], after: dict[str, Any]) -> dict[str, int]:
     return {key: after[key] - (before[key] if same else 0) for key in after if key != "life" and after[key]}
 
 
-def soak(nodes: ray_nodes.Nodes, short: bool) -> None:
-    """Memory of each process and CPU time of each update over 10,000 updates with tiny fragments."""
-    updates, every = (400, 40) if short else (10_000, 250)
-    staleness = StalenessConfig(StalenessMode.hybrid, eta=1).resolved(2 * (len(nodes.ids) - 1), 1)
-    with plane(nodes, PoolConfig(), staleness, per_node=2, weights=True) as these:
-        learner = Learner(these, staleness.fragments)
-        names = {INDEX: these.index, **{f"pool-{n + 1}": pool for n, pool in enumerate(these.pools)},
-                 **{f"cache-{n + 1}": cache for n, cache in enumerate(these.caches)},
-                 **{f"host-{n + 1}": host for n, host in enumerate(these.hosts)},
-                 **{name: get_actor(name) for name in ("swarm-ps-0", "swarm-ps-1")}}  # fmt: skip
-        processes = {name: Process(actor) for name, actor in names.items()}
-        for host in these.hosts:
-            host.run.remote(updates, (5, 4, 4))
-        memory: dict[str, list[int]] = {name: [] for name in (*processes, "learner")}
-        cpu, walls = [], []
-        for _ in range(updates // every):
-            before, began = spent(processes), time.monotonic()
-            update(learner, every)
-            cpu.append((spent(processes) - before) / every)
-            walls.append((time.monotonic() - began) / every)
-            for name, process in processes.items():
-                memory[name].append(process.anonymous_kb)
-            memory["learner"].append(own_kb())
-        half = len(cpu) // 2
-        tell("soak", updates=updates, recoveries=learner.recoveries, missing=learner.missing,
-             kb_per_1000_updates={name: slope(those[half:], every) for name, those in memory.items()},
-             mb_at_the_end={name: round(those[-1] / 1024, 1) for name, those in memory.items()},
-             cpu_ms_per_update=[round(1e3 * float(np.mean(part)), 2) for part in np.array_split(cpu, 4)],
-             ms_per_update=[round(1e3 * float(np.mean(part)), 2) for part in np.array_split(walls, 4)])  # fmt: skip
-
-
-def spent(processes: dict[str, Process]) -> float:
-    return sum(process.cpu_s for process in processes.values()) + time.process_time()
-
-
-def own_kb() -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("RssAnon")).split()[1])
-
-
-def slope(values: Sequence[int], every: int) -> float:
-    """KB for 1,000 updates, over the second half: what a process takes at its start is not growth."""
-    return round(float(np.polyfit(np.arange(len(values)) * every / 1000, values, 1)[0]), 1)
-
-
 def tell(bench: str, **found: Any) -> None:
     print(json.dumps({"bench": bench, **found}), flush=True)
 
 
-BENCHES = {bench.__name__: bench for bench in (moves, weights, index, store, compression, scale, faults, soak)}
+BENCHES = {bench.__name__: bench for bench in (moves, weights, index, store, compression, scale, faults)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("benches", nargs="*", choices=[*BENCHES, []], help="all by default")
+    parser.add_argument("benches", nargs="*", choices=[*BENCHES, "soak", []], help="all but soak by default")
     parser.add_argument("--nodes", type=int, default=3, help="with the learner's")
     parser.add_argument("--short", action="store_true", help="in seconds, for the test of this bench")
+    parser.add_argument("--minutes", type=float, default=30, help="of the soak")
     options = parser.parse_args()
+    if "soak" in options.benches:
+        swarm_soak.main(["--minutes", str(options.minutes)])
     ray_nodes.enter()
     names = options.benches or list(BENCHES)
     if names == ["compression"]:

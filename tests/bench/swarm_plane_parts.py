@@ -16,7 +16,6 @@ from hpcjet.swarm.pool.actors import INDEX
 from hpcjet.swarm.weights.actors import load
 
 TICK = os.sysconf("SC_CLK_TCK")
-PAGE = os.sysconf("SC_PAGE_SIZE")
 WAIT_S = 60.0
 
 
@@ -146,12 +145,6 @@ class Process:
     def cpu_s(self) -> float:
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICK
-
-    @property
-    def anonymous_kb(self) -> int:
-        """Memory of its own: without pages of the object store that it has mapped, which are bounded elsewhere."""
-        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
-        return int(next(line for line in lines if line.startswith("RssAnon")).split()[1])
 
 
 def timed_wait(what: str, ask: Any, give_up_s: float = 120.0) -> float:
