@@ -36,6 +36,7 @@ from hpcjet.swarm.pool.entry import nbytes_of
 from hpcjet.swarm.weights.actors import BOOK, Publisher, start_cache, start_servers
 
 ASYNC = StalenessConfig(StalenessMode["async"], fragments=4)
+IDLE_S = 10
 REPLAY: dict[str, Any] = {"max_times": 0, "when_full": WhenFull.evict, "ahead": -1}
 
 
@@ -358,17 +359,21 @@ def scale(nodes: ray_nodes.Nodes, short: bool) -> None:
         staleness = StalenessConfig().resolved(seats * acting, 1)
         with plane(nodes, PoolConfig(), staleness, per_node=seats, weights=True, most=acting) as these:
             learner = Learner(these, staleness.fragments, size)
+            at = Process(these.index)
+            idle = at.cpu_s
+            time.sleep(IDLE_S)
+            idle = (at.cpu_s - idle) / IDLE_S
             for host in these.hosts:
                 host.run.remote(1 << 30, shape)
             update(learner, 3)
-            at = Process(these.index)
             before, cpu, calls = nodes.received(), at.cpu_s, index_calls(these.index)
-            update(learner, updates)
+            took = update(learner, updates)
             after, spent, asked = nodes.received(), at.cpu_s - cpu, index_calls(these.index) - calls
             got = [(now - then) / updates for then, now in zip(before, after, strict=True)]
             tell("scale", acting_nodes=acting, seats_per_node=seats, fragment_bytes=nbytes_of(fragment(*shape)),
                  weights_bytes=4 * size, learner_bytes_per_update=round(got[0]),
                  node_bytes_per_update=[round(each) for each in got[1:acting + 1]],
+                 update_s=round(took / updates, 3), index_idle_share=round(idle, 4),
                  index_calls_per_update=round(asked / updates, 1),
                  index_cpu_us_per_fragment=round(spent / updates / staleness.fragments * 1e6))  # fmt: skip
 

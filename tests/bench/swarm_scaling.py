@@ -46,8 +46,12 @@ class Setup:
     """CPU time of the index for a call, nearly all of it Ray's (measured)."""
     index_fragment_s: float = 120e-6
     """For a fragment within calls: to let it begin, to take it in, to choose it, and to send that (measured)."""
-    calls_per_node: float = 4.0
-    """Of the index for an update: the seats of a node ask together, but not all come at the same time (measured)."""
+    index_idle_share: float = 0.0
+    """CPU time of the index, a second, whoever asks: threads of Ray that wake up."""
+    spread: float = 0.1
+    """The share of a fragment's time over which the seats of a node come to ask; 1 where they act one after another."""
+    collect: float = 0.02
+    """The share of it for which a pool collects questions (`pace.SHARE`)."""
     calls_per_update: float = 3.0
     """Of the learner: sample, done, advance."""
     central: bool = False
@@ -97,15 +101,17 @@ def flows(setup: Setup) -> Update:
         node_in=setup.weights_bytes,
         server_out=setup.nodes * setup.weights_bytes,
         reduce=2 * others / setup.ranks * setup.weights_bytes * setup.optimiser_steps,
-        index_s=calls(setup) * setup.index_call_s + setup.fragments * setup.index_fragment_s,
+        index_s=(calls(setup) * setup.index_call_s + setup.fragments * setup.index_fragment_s)
+        / (1 - setup.index_idle_share),
         act_s=setup.fragment_steps / setup.agent_steps_per_core,
         learn_s=setup.fragments * setup.fragment_steps * setup.learned_share / setup.agent_steps_per_rank / setup.ranks,
     )
 
 
 def calls(setup: Setup) -> float:
-    """Of the index, for an update."""
-    return setup.nodes * min(setup.calls_per_node, 2 * setup.seats) + setup.calls_per_update
+    """Of the index, for an update: to begin and to insert, by each pool for those of its seats that come together."""
+    together = min(setup.seats, 1 + setup.spread / setup.collect)
+    return 2 * setup.nodes * together + setup.calls_per_update
 
 
 def times(setup: Setup) -> dict[str, float]:
@@ -166,15 +172,20 @@ def check(lines: list[dict[str, object]]) -> list[dict[str, object]]:
     for line in lines:
         nodes, seats = int(str(line["acting_nodes"])), int(str(line["seats_per_node"]))
         fragment, weights = float(str(line["fragment_bytes"])), float(str(line["weights_bytes"]))
-        setup = Setup(nodes=nodes, seats=seats, steps=1, worlds=1, agents=1, step_bytes=fragment, weights_bytes=weights)
+        # The bench's seats of a node act one after another, in one process.
+        setup = Setup(nodes=nodes, seats=seats, steps=1, worlds=1, agents=1, step_bytes=fragment, weights_bytes=weights,
+                      spread=1.0)  # fmt: skip
         one, got = flows(setup), line["node_bytes_per_update"]
+        idle = float(str(line["index_idle_share"])) * float(str(line["update_s"]))
         assert isinstance(got, list)
         found.append({
             "nodes": nodes,
             "learner_in": round(float(str(line["learner_bytes_per_update"])) / one.learner_in, 3),
             "node_in": [round(each / one.node_in, 3) for each in got],
             "index_calls": round(float(str(line["index_calls_per_update"])) / calls(setup), 3),
-            "index_cpu": round(float(str(line["index_cpu_us_per_fragment"])) * setup.fragments / one.index_s / 1e6, 3),
+            "index_cpu": round(
+                float(str(line["index_cpu_us_per_fragment"])) * setup.fragments / (one.index_s + idle) / 1e6, 3
+            ),
         })  # fmt: skip
     return found
 

@@ -11,9 +11,9 @@ from hpcjet.swarm.actors import get_actor, lost_errors, start_actor
 from hpcjet.swarm.pool.fetching import Batch, join
 from hpcjet.swarm.pool.index_actor import INDEX, IndexActor, IndexIsNew, Leave, Refusal
 from hpcjet.swarm.pool.pool_actor import PoolActor
-from hpcjet.swarm.pool.sample import Chosen, Sample
+from hpcjet.swarm.pool.sample import Sample
 
-__all__ = ["INDEX", "IndexIsNew", "Leave", "Refusal", "fetch", "start_index", "start_pool", "tell_priorities"]
+__all__ = ["INDEX", "IndexIsNew", "Leave", "Refusal", "fetch", "start_index", "start_pool"]
 
 MOST_CALLS = 100_000
 """That are open in the index at a time: each seat that waits to begin holds one."""
@@ -59,12 +59,3 @@ def fetch(sample: Sample, kind: Compression, *, timeout_s: float = 60.0) -> Batc
             with suppress(*lost_errors()):
                 answers[pool] = ray.get(call)
     return join(sample, answers)
-
-
-def tell_priorities(chosen: Sequence[Chosen], priorities: Sequence[float]) -> None:
-    """How much there is to learn from what was fetched (`learning.priority`), for those that may be sampled again.
-
-    Each rank tells it of its share, after an update; nobody waits, and an index that is away does without.
-    """
-    with suppress(*lost_errors()):
-        get_actor(INDEX).update_priorities.remote([each.key for each in chosen], list(priorities))

@@ -16,6 +16,7 @@ from hpcjet.swarm.pool.entry import Entry, Key, nbytes_of
 from hpcjet.swarm.pool.index_actor import INDEX, Leave, Refusal, Wish
 from hpcjet.swarm.pool.news import News
 from hpcjet.swarm.pool.node_pool import NodePool, PoolFull
+from hpcjet.swarm.pool.pace import Pace
 from hpcjet.swarm.pool.together import Together
 from hpcjet.swarm.pool.verdict import Verdict
 
@@ -33,8 +34,9 @@ class PoolActor:
         self._pool = NodePool(f"{name}/{secrets.token_hex(4)}", config.node_bytes, config.when_full)
         self._node, self._config = node, config
         self._news = News()
-        self._offers = Together(self._ask_insert)
-        self._wishes = Together(self._ask_begin)
+        self._pace = Pace()
+        self._offers = Together(self._ask_insert, self._pace.pause_s)
+        self._wishes = Together(self._ask_begin, self._pace.pause_s)
         self._life = ""
         self._joined = asyncio.Event()
         self._again: set[asyncio.Future[Verdict]] = set()
@@ -62,6 +64,7 @@ class PoolActor:
         deadline = time.monotonic() + timeout_s
         await self._news.wait(lambda: self._pool.has_room(entry.nbytes), timeout_s)
         number, gone = self._pool.put((entry, fragment), entry.nbytes)
+        self._pace.inserted(entry.source, entry.first_step, time.monotonic())
         self.produced += 1
         self.produced_bytes += entry.nbytes
         if gone:

@@ -9,10 +9,10 @@ from typing import Generic, TypeVar
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
 
-POLL_S = 1.0
+POLL_S = 20.0
 """So long a call waits for an answer; then its questions go again, together with others."""
 COLLECT_S = 0.005
-"""Between two calls. A question never waits behind one that has no answer yet: that may wait for just this one."""
+"""Between two calls, at least. A question never waits behind one that has no answer yet: that may wait for just it."""
 
 
 @dataclass(eq=False)
@@ -28,8 +28,14 @@ class Together(Generic[Question, Answer]):
     What it raises is raised to all whom it was asked for.
     """
 
-    def __init__(self, ask: Callable[[Sequence[Question], float], Awaitable[Sequence[Answer | None]]]) -> None:
+    def __init__(
+        self,
+        ask: Callable[[Sequence[Question], float], Awaitable[Sequence[Answer | None]]],
+        pause: Callable[[], float] = lambda: COLLECT_S,
+    ) -> None:
+        """`pause`: seconds between two calls, in which questions are collected."""
         self.calls = 0
+        self._pause = pause
         self._ask = ask
         self._waiting: list[Asked[Question, Answer]] = []
         self._fresh: list[Asked[Question, Answer]] = []
@@ -60,7 +66,7 @@ class Together(Generic[Question, Answer]):
             call = asyncio.ensure_future(self._call(batch))
             self._open.add(call)
             call.add_done_callback(self._open.discard)
-            await asyncio.sleep(COLLECT_S)
+            await asyncio.sleep(self._pause())
 
     async def _call(self, batch: Sequence[Asked[Question, Answer]]) -> None:
         left = max(asked.deadline for asked in batch) - time.monotonic()

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from hpcjet.swarm.pool.together import Together
+from hpcjet.swarm.pool.pace import Pace
+from hpcjet.swarm.pool.together import COLLECT_S, Together
 
 
 def test_what_comes_within_a_moment_goes_together() -> None:
@@ -66,3 +67,31 @@ def test_who_waited_long_enough_gets_none_and_errors_reach_all() -> None:
     assert [type(error) for error in found] == [ValueError] * 2
     with pytest.raises(ValueError, match="1 questions"):
         asyncio.run(Together(broken).ask(1, 1))
+
+
+def test_questions_are_collected_for_a_little_of_the_time_that_a_fragment_takes() -> None:
+    pace = Pace()
+    assert pace.pause_s() == COLLECT_S
+    for at in range(3):
+        for source in ("s0", "s1"):
+            pace.inserted(source, 5 * at, 2.0 * at)
+            pace.inserted(source, 5 * at, 2.0 * at + 0.1)  # another group of the same steps
+    assert pace.fragment_s == pytest.approx(2.0) and pace.pause_s() == pytest.approx(0.04)
+    for at in range(3, 100):
+        pace.inserted("s0", 5 * at, 0.1 * at)
+    assert pace.pause_s() == COLLECT_S
+
+    calls: list[list[int]] = []
+
+    async def ask(questions: Sequence[int], wait_s: float) -> list[int | None]:
+        calls.append(list(questions))
+        return list(questions)
+
+    async def scene() -> None:
+        asker: Together[int, int] = Together(ask, lambda: 0.5)
+        first = asyncio.ensure_future(asker.ask(0, 60))
+        assert await first == 0  # the first one goes at once
+        await asyncio.gather(*(asker.ask(number, 60) for number in range(1, 5)))
+
+    asyncio.run(scene())
+    assert calls == [[0], [1, 2, 3, 4]]
