@@ -31,14 +31,14 @@ def answers(ask: Callable[[], Any]) -> Any:
         return False
 
 
-def two_nodes() -> tuple[Any, Any]:
+def two_nodes(*, cpus_away: int = 1) -> tuple[Any, Any]:
     """A cluster that this process is connected to, in RAY_TMPDIR, and its other node."""
     import ray
 
     memory = 80 * 1024**2
     Path(os.environ["RAY_TMPDIR"], "ray").mkdir(parents=True)  # a file of cluster_utils is written there
     cluster = _new_cluster(memory)
-    away = cluster.add_node(num_cpus=1, object_store_memory=memory)
+    away = cluster.add_node(num_cpus=cpus_away, object_store_memory=memory)
     ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
     return cluster, away
 
@@ -66,6 +66,7 @@ def play(program: Path, *words: str | Path, timeout_s: float) -> dict[str, Any]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
         "RAY_raylet_start_wait_time_s": "120",
+        "RAY_worker_niceness": "0",
     }
     env = {**os.environ, **quiet, "PYTHONPATH": path, "RAY_TMPDIR": str(temp)}
     command = [sys.executable, program, *words]
