@@ -2,6 +2,7 @@
 
 import pickle
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,9 +11,11 @@ from swarm_fragments import equal, formation, fragment_of, learner_for, settings
 
 from hpcjet.config.swarm.learner import Algorithm, LearnerConfig
 from hpcjet.errors import ConfigError
+from hpcjet.swarm import losses
 from hpcjet.swarm.fragment import Fragment
 from hpcjet.swarm.learning.batch import batch_of, noted_values
 from hpcjet.swarm.torch_backend.ppo import PPOLearner
+from hpcjet.swarm.value_normaliser import ValueNormaliser
 
 BOTH = pytest.mark.parametrize("algorithm", list(Algorithm), ids=[each.name for each in Algorithm])
 
@@ -93,6 +96,38 @@ def test_fragments_side_by_side_are_as_one(algorithm: Algorithm) -> None:
     assert sum(len(part.finals()[0]) for part in parts) == len(fragment.finals()[0]) > 0
     one, other = together.update([fragment]), apart.update(parts)
     assert one == pytest.approx(other, rel=1e-3, abs=1e-5)
+
+
+def test_ppo_normalises_its_targets_by_statistics_that_hold_them_already() -> None:
+    """And old values by those of acting: that is what the network put out then."""
+    learner: Any = learner_for(formation(), settings(Algorithm.ppo))
+    learner.update([fragment_of(formation(seed=1), learner)])
+    fragment, before = fragment_of(formation(seed=2), learner), learner.policy.normaliser.state()
+    batch = batch_of([fragment], learner.policy, learner.config)
+    old, new = ValueNormaliser(**before), ValueNormaliser(**before)
+    new.update(batch.returns[batch.index])
+    parts = learner._tensors(batch, np.zeros(len(batch.returns), dtype=np.int64), None)
+    np.testing.assert_allclose(parts["returns"], new.normalise(batch.returns), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(parts["value"], old.normalise(batch.value), rtol=1e-5, atol=1e-6)
+    assert learner.policy.normaliser == new != old
+
+
+def test_vtrace_normalises_its_targets_by_statistics_that_hold_them_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner: Any = learner_for(formation(), settings(Algorithm.vtrace, minibatch=10_000, epochs=1))
+    learner.update([fragment_of(formation(seed=1), learner)])
+    fragment, expected = fragment_of(formation(seed=2), learner), ValueNormaliser(**learner.policy.normaliser.state())
+    loss, seen = losses.value_loss, []
+
+    def noted(outputs: Any, targets: Any, counted: Any, *, normaliser: Any, **more: Any) -> Any:
+        seen.append((targets[counted].numpy(), normaliser.state()))
+        return loss(outputs, targets, counted, normaliser=normaliser, **more)
+
+    monkeypatch.setattr(losses, "value_loss", noted)
+    learner.update([fragment])
+    ((targets, state),) = seen
+    assert state != expected.state()
+    expected.update(targets)
+    assert state == pytest.approx(expected.state())
 
 
 def test_a_central_critic_knows_the_state_at_the_end_of_an_episode() -> None:
