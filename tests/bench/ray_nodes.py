@@ -45,7 +45,13 @@ def enter() -> None:
     if os.environ.get(MARK):
         return
     patience = {f"RAY_{name}": f"{START_S}{'000' if name.endswith('ms') else ''}" for name in PATIENCE}
-    quiet = {**QUIET, "RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "RAY_AUTH_MODE": "disabled"}
+    quiet = {
+        **QUIET,
+        "RAY_worker_niceness": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+        "RAY_AUTH_MODE": "disabled",
+    }
     words = ["unshare", "--net", "--mount", "--", sys.executable, *sys.argv]
     os.execvpe("unshare", words, {**os.environ, **quiet, **patience, MARK: "1", "OMP_NUM_THREADS": "1"})
 
