@@ -112,10 +112,13 @@ def rows(run: RunDir) -> list[dict[str, Any]]:
     return list(read_rows(SwarmFiles.of(run).metrics))
 
 
-def pid_of(actor: str) -> int:
-    """The process of an actor of this kind, by the title that Ray gives it."""
-    titles = {each.pid: " ".join(each.info["cmdline"] or []) for each in psutil.process_iter(["cmdline"])}
-    return next(pid for pid, title in titles.items() if title.startswith(f"ray::{actor}"))
+def pid_of(run: RunDir, word: str) -> int:
+    """A process of this run with the word in its command line, which for an actor is the title that Ray gives it."""
+    for each in psutil.process_iter(["cmdline", "environ"]):
+        theirs = (each.info["environ"] or {}).get("HPCJET_RUN_DIR") == str(run.path)
+        if theirs and word in " ".join(each.info["cmdline"] or []):
+            return int(each.pid)
+    raise AssertionError(f"{run} has no process {word}")
 
 
 def stop(run: RunDir) -> None:
@@ -142,10 +145,11 @@ def test_a_training_leaves_rows_a_checkpoint_and_a_report(whole: RunDir) -> None
     assert not read_losses(SwarmFiles.of(whole).losses)
 
 
-def test_the_same_seed_gives_the_same_weights_to_the_bit_and_another_does_not(scene: Scene, whole: RunDir) -> None:
-    words = [*TINY, f"exp.updates={UPDATES}", "exp.checkpoint_every=100"]
-    assert weights(scene.launch("formation", *words)) == weights(whole)
-    assert weights(scene.launch("formation", *words, "seed=1")) != weights(whole)
+def test_another_seed_gives_other_weights(scene: Scene, whole: RunDir) -> None:
+    """That the same one gives the same ones is seen in the run that is interrupted, which is another one until then."""
+    words = [*TINY, f"exp.updates={UPDATES}", "exp.checkpoint_every=100", "seed=1"]
+    other = scene.launch("formation", *words)
+    assert weights(other)[0] == weights(whole)[0] and weights(other) != weights(whole)
 
 
 def test_a_run_that_was_interrupted_goes_on_as_if_it_had_not_been(scene: Scene, whole: RunDir) -> None:
@@ -168,16 +172,44 @@ def test_what_is_killed_is_started_again_and_its_loss_is_told(scene: Scene) -> N
     words = [*TINY, "exp.updates=100000", "exp.staleness.mode=hybrid", "exp.checkpoint_every=5", "exp.learners=2"]
     with scene.started("formation", *words) as (launch, root):
         run = only_run(root)
-        for actor, what in (("HostActor", "the host of seat-"), ("IndexActor", "swarm-index"), ("Learner", "rank")):
+        for actor, what in (
+            ("HostActor", "the host of seat-"),
+            ("IndexActor", "swarm-index"),
+            ("LearnerActor", "rank"),
+        ):
             before = len(read_losses(SwarmFiles.of(run).losses))
-            os.kill(pid_of(actor), signal.SIGKILL)
+            os.kill(pid_of(run, actor), signal.SIGKILL)
             told = lambda: read_losses(SwarmFiles.of(run).losses)[before:]  # noqa: B023, E731
             (loss, *_) = wait_for(f"the loss of {actor}", told)
             assert what in loss.what and loss.seconds_to_first_new_sample is not None, logs(root)
             more = len(rows(run))
             wait_for("more rows", lambda: len(rows(run)) > more + 3)  # noqa: B023
-        stop(run)
-        assert launch.wait(GIVE_UP_S) == 130, logs(root)
+        os.kill(pid_of(run, "hpcjet.drive"), signal.SIGKILL)
+        assert launch.wait(GIVE_UP_S) == 1, logs(root)
+    goes_on_with_other_episodes(run)
+
+
+def goes_on_with_other_episodes(run: RunDir) -> None:
+    """Without `sync` a checkpoint has no worlds: they begin anew, and never with seeds that they had before."""
+    layout = SwarmFiles.of(run).path / "layout.json"
+
+    def attempts() -> dict[str, int]:
+        return {each["name"]: each["attempt"] for each in json.loads(layout.read_text())}
+
+    wanted, begun = {name: attempt + 1 for name, attempt in attempts().items()}, checkpoint(run).version
+    assert begun >= 5 and not checkpoint(run).hosts
+    with subprocess.Popen(
+        [sys.executable, "-m", "hpcjet.cli", "resume", str(run)], stdout=subprocess.DEVNULL
+    ) as resume:
+        try:
+            wait_for("other attempts", lambda: attempts() == wanted)
+            wait_for("new rows", lambda: int(float(rows(run)[-1]["version"])) > begun + 2)
+            stop(run)
+            assert resume.wait(GIVE_UP_S) == 130
+        finally:
+            resume.kill()
+    versions = [row["version"] for row in rows(run)]
+    assert versions == list(range(1, len(versions) + 1)), "none twice, none missing"
 
 
 def test_cartpole_and_simple_spread_are_trained_by_the_same_command(scene: Scene) -> None:
