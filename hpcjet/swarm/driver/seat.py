@@ -33,6 +33,8 @@ class Seat:
     state: HostState | None = None
     """Where the next attempt goes on from."""
     faults: int = 0
+    fault: str = ""
+    """The last one."""
 
     @property
     def fragments(self) -> int:
@@ -55,7 +57,7 @@ class Seat:
             seat=self.name, node=name_of(self.node_id) if self.node_id else "", worlds=self.worlds,
             attempts=self.attempt + 1, fragments=self.fragments, agent_steps=self.agent_steps,
             agent_steps_per_s=self.status.agent_steps_per_s if self.status else 0.0,
-            shares=_shares(self.status), faults=self.faults,
+            shares=_shares(self.status), faults=self.faults, fault=self.fault,
         )  # fmt: skip
 
 

@@ -179,6 +179,7 @@ class Seats:
             self.told.episodes += status.episodes
             self.told.faults += status.faults
             seat.faults += len(status.faults)
+            seat.fault = status.faults[-1] if status.faults else seat.fault
 
     def _ended(self, seat: Seat) -> None:
         import ray

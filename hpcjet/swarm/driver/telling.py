@@ -31,6 +31,8 @@ class Telling:
         self._metrics = MetricsLog(self._files.path)
         self._progress = SwarmProgress(plan.run.progress, updates=exp.updates, agent_steps=exp.agent_steps)
         self._row: Row = {}
+        self._fault = ""
+        """Of a world, since the row before."""
         self._evaluation: Row = {}
         self._next_seats = 0.0
         self._played = 0
@@ -45,7 +47,9 @@ class Telling:
     def progress(self, note: str = "") -> None:
         """`note` is what is out of the ordinary."""
         waits = "" if self._nodes.usable else "waits for nodes"
-        self._progress.write(self._row, note=note or waits or self._losses.note or self._learning.trouble)
+        self._progress.write(
+            self._row, note=note or waits or self._losses.note or self._learning.trouble or self._fault
+        )
 
     def look(self) -> None:
         """What is new, and greedy episodes when it is time for them."""
@@ -63,6 +67,7 @@ class Telling:
         self._episodes = told.episodes
         for fault in told.faults[:MOST_FAULTS]:
             _log.warning("%s", fault)
+        self._fault = told.faults[-1] if told.faults else ""
         pools = self._plane.pool_statuses()
         beside = {
             **rows.of_episodes(told.episodes), **rows.of_pools(pools),

@@ -54,6 +54,8 @@ class Summary:
     """From a loss to the first new sample."""
     faults: int
     """Worlds that failed."""
+    fault: str
+    """One of them: world, agent, step and what was wrong."""
     trajectory: dict[str, float]
     """Of the greedy episode that is shown: agents, steps, return, held at its end."""
 
@@ -89,6 +91,7 @@ def summarise(
         lost_fragments=int(max([*_values(rows, "lost_fragments"), sum(each.lost_fragments for each in losses)])),
         longest_pause_s=max(pauses, default=None),
         faults=sum(seat.faults for seat in seats),
+        fault=next((seat.fault for seat in seats if seat.fault), ""),
         trajectory={} if trajectory is None else _greedy(trajectory),
     )
 

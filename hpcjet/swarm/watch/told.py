@@ -30,6 +30,8 @@ class SeatFacts:
     """Where its time went, such as act, step, wait, insert; 0 to 1."""
     faults: int = 0
     """Worlds that failed and were made anew."""
+    fault: str = ""
+    """The last one: world, agent, step and what was wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)

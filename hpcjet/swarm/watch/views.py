@@ -13,6 +13,8 @@ from hpcjet.swarm.watch.summary import EVALUATION, Course, Summary, keys
 from hpcjet.swarm.watch.told import Loss, SeatFacts
 
 MOST_LAGS = 12
+MOST_FAULT = 160
+"""Characters of what was wrong with a world."""
 """Bars; older samples share the last one."""
 MOST_CHARTS = 60
 
@@ -83,6 +85,9 @@ def figures(summary: Summary) -> list[Figure]:
         found.append(
             Figure(lost, f"{count(summary.lost_fragments)} fragments with {'it' if summary.losses == 1 else 'them'}")
         )
+    if summary.faults:
+        fault = f", such as {visible(summary.fault[:MOST_FAULT])}" if summary.fault else ""
+        found.append(Figure(count(summary.faults), f"fault{'' if summary.faults == 1 else 's'} of worlds{fault}"))
     return found
 
 

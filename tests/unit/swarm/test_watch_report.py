@@ -70,7 +70,9 @@ def test_the_report_tells_it_all_and_needs_nothing_else(tmp_path: Path) -> None:
     words = " ".join(page.text.split())
     for told in (
         "100 % held, greedy, at the end", "8.0 M agent steps in 100 updates", "40,000 agent steps per second",
-        "3 min 20 s wall clock, 2 nodes", "2 losses", "node n2 3 4.20 s", "learner rank 1 0 none came",
+        "3 min 20 s wall clock, 2 nodes", "2 losses",
+        "1 fault of worlds, such as world 13, agent a, step 6: the reward is nan",
+        "node n2 3 4.20 s", "learner rank 1 0 none came",
         "seat-0003 n1 4 1 100 2.0 M 10,000 act 40 %, step 35 %, wait 25 % 1", "return of an agent", "value loss",
         "age of samples, in updates", "60.0 %", "staleness.mode", "environment.agents", "agent that holds its slot",
         "1 node: 1.0 node-hours", "busy 92%",
@@ -112,7 +114,7 @@ def test_hostile_names_are_inert(tmp_path: Path) -> None:
         log.write({**row(version), f"{EVIL}.loss": 1.0, f"metric.{EVIL}": 2.0, f"a.{EVIL}": 3.0, "lags": EVIL})
     log.close()
     note_loss(files.losses, Loss(time=1.0, what=EVIL))
-    write_seats(files.seats, [SeatFacts(seat=EVIL, node=EVIL, worlds=1, shares={EVIL: 1.0})])
+    write_seats(files.seats, [SeatFacts(seat=EVIL, node=EVIL, worlds=1, shares={EVIL: 1.0}, faults=1, fault=EVIL)])
     write_report(run)
     page = Page(in_browser(run.report, tmp_path))
     assert not {"script", "img", "iframe"} & {tag for tag, _ in page.found}

@@ -74,6 +74,7 @@ def told_run(tmp_path: Path, *words: str, updates: int = 100) -> RunDir:
         SeatFacts(
             seat=f"seat-{number:04}", node=f"n{number % 2}", worlds=4, fragments=100, agent_steps=2_000_000,
             agent_steps_per_s=10_000.0, shares=shares, faults=number == 3,
+            fault="world 13, agent a, step 6: the reward is nan" if number == 3 else "",
         )
         for number in range(4)
     ]  # fmt: skip
