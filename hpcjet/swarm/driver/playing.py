@@ -1,7 +1,6 @@
 """Greedy episodes, played by a process of their own on the head's node."""
 
 import logging
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +18,8 @@ _log = logging.getLogger(__name__)
 WEIGHTS_S = 60.0
 """So long the weights to play with may take to come."""
 WORLDS = 16
+PLAYER = "player"
+"""To the cache, which remembers those that it gave weights to."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ def play(exp: SwarmConfig, cache: str, version: int, seed: int, film: bool) -> P
     torch.set_num_threads(1)
     form, made_by = form_of(exp), backend(exp.backend)
     policies = {name: made_by.make_policy(each, exp.policy, 0) for name, each in form.policies.items()}
-    asked = get_actor(cache).weights.remote(f"play-{time.time_ns()}", -1, None, version, WEIGHTS_S)
+    asked = get_actor(cache).weights.remote(PLAYER, -1, None, version, WEIGHTS_S)
     load(policies, ray.get(asked, timeout=2 * WEIGHTS_S))
     number = exp.evaluate_episodes
     episodes = (
