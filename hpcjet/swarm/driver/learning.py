@@ -24,6 +24,8 @@ from hpcjet.swarm.watch import SwarmFiles
 _log = logging.getLogger(__name__)
 MAX_FAILURES = 3
 """Generations that may end one after the other without an update."""
+START_S = 600.0
+"""So long they may take to start and to meet: torch may come over a network. If one dies it ends at once."""
 LEAVE_S = 60.0
 """So long learners may take to stop where one is on a node that drains."""
 
@@ -146,7 +148,7 @@ class Learning:
         def start() -> None:
             began = time.monotonic()
             try:
-                group.start(placed.ranks, generation, threads=placed.threads, gpus=self._gpus)
+                group.start(placed.ranks, generation, threads=placed.threads, gpus=self._gpus, timeout_s=START_S)
                 _log.info("learners, generation %d, in %.1f s", generation, time.monotonic() - began)
                 self._started.put(None)
             except Exception as error:  # the loop raises what is none of the ranks'

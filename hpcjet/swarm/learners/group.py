@@ -190,24 +190,31 @@ class LearnerGroup:
         return f"{text}; they were at: {doing}"
 
     def _all(self, calls: Sequence[Any], what: str, timeout_s: float) -> list[Any]:
-        """The answers of all ranks. Raises RankError, which names those from which none came."""
+        """The answers of all ranks. Raises RankError as soon as one fails, or names those from which none came."""
         import ray
 
-        ready, late = ray.wait(list(calls), num_returns=len(calls), timeout=timeout_s)
-        found = []
-        for rank, call in enumerate(calls):
-            if call in ready:
-                try:
-                    found.append(ray.get(call))
-                except HpcjetError as error:
-                    raise RankError(f"{self._who(rank)} has not {what}: {error}") from error
-                except ray.exceptions.RayError as error:  # also: its node is not there
-                    first = str(error).strip().partition("\n")[0]
-                    raise RankError(f"{self._who(rank)} has not {what}: {type(error).__name__}: {first}") from error
+        found: dict[int, Any] = {}
+        late, deadline = list(calls), time.monotonic() + timeout_s
+        while late and time.monotonic() < deadline:
+            ready, late = ray.wait(late, timeout=max(0.0, deadline - time.monotonic()))
+            for call in ready:
+                rank = calls.index(call)
+                found[rank] = self._answer(call, rank, what)
         if late:
             names = ", ".join(self._who(rank) for rank, call in enumerate(calls) if call in late)
             raise RankError(f"within {timeout_s:g} s these have not {what}: {names}; see the logs of their nodes")
-        return found
+        return [found[rank] for rank in range(len(calls))]
+
+    def _answer(self, call: Any, rank: int, what: str) -> Any:
+        import ray
+
+        try:
+            return ray.get(call)
+        except HpcjetError as error:
+            raise RankError(f"{self._who(rank)} has not {what}: {error}") from error
+        except ray.exceptions.RayError as error:  # also: its node is not there
+            first = str(error).strip().partition("\n")[0]
+            raise RankError(f"{self._who(rank)} has not {what}: {type(error).__name__}: {first}") from error
 
     def _who(self, rank: int) -> str:
         return f"learner rank {rank} (node {self._nodes[rank][:8]})"
