@@ -131,6 +131,21 @@ def test_a_pause_is_no_end() -> None:  # A5: it may leave the list, too
     assert turns[-1].episodes[0].agents == {G: 2}
 
 
+def test_what_is_told_of_no_agent_is_nobodys() -> None:
+    """PettingZoo allows other keys beside the agents', such as "common"."""
+    more = {"common": see(3), "a": see(10)}
+    worlds = worlds_of(
+        Scripted(
+            [Scene(["a"], more), Scene(["a"], more, {"a": 1.0, "common": 9.0}, infos={"common": {}})], ["a"]
+        )
+    )  # fmt: skip
+    turn = worlds.reset()
+    assert turn.groups[G].present.tolist() == [[True]] and turn.groups[G].observation.tolist() == [[[10.0]]]
+    turn = worlds.step(noop(worlds))
+    assert not turn.faults and turn.groups[G].reward.tolist() == [[1.0]]
+    assert turn.groups[G].observation.tolist() == [[[10.0]]]
+
+
 def test_actions_are_for_the_living_only() -> None:  # A6
     env = Scripted([scene("ab"), scene("b", "ab", terminated={"a"}), scene("b"), scene("b")], ["a", "b"])
     worlds = worlds_of(env)
