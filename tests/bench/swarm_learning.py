@@ -65,7 +65,7 @@ class Progress:
 
 def train(task: Task, seed: int, *, most: int, stop: bool) -> tuple[dict[str, Any], Progress]:
     """One training of at most that many agent-steps; with `stop` it ends at the goal."""
-    trainer, progress = task.trainer(seed), Progress(task.window)
+    trainer, progress = task.trainer(seed, most), Progress(task.window)
     wall, cpu = time.perf_counter(), time.process_time()
     while trainer.agent_steps < most:
         done = trainer.iterate()
