@@ -122,12 +122,9 @@ class Seats:
         """These have no host any more, and wait for another with the next attempt; how many fragments were begun."""
         lost = 0
         for seat in seats:
-            seat.fragments_before, seat.agent_steps_before = seat.fragments, seat.agent_steps
-            seat.node_id, seat.actor, seat.run, seat.asked, seat.status = "", None, None, None, None
-            seat.state = None
             if tell:
                 lost += self._plane.source_lost(seat.name, seat.attempt)
-            seat.attempt += 1
+            seat.take_off()
         return lost
 
     def stop(self, seats: Iterable[Seat]) -> None:

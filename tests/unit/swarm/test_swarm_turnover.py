@@ -1,0 +1,215 @@
+"""Nodes that come, drain and go, and what the driver moves then; without Ray."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from hpcjet.config.compose import compose
+from hpcjet.config.swarm.exp import SwarmConfig
+from hpcjet.errors import BootstrapError
+from hpcjet.plan import Plan
+from hpcjet.swarm.driver import turnover
+from hpcjet.swarm.driver.losses import Losses
+from hpcjet.swarm.driver.nodes import Change, Nodes
+from hpcjet.swarm.driver.parts import Parts
+from hpcjet.swarm.driver.plane import Plane, cache_name, pool_name
+from hpcjet.swarm.driver.seat import Seat
+from hpcjet.swarm.driver.seats import Seats
+from hpcjet.swarm.driver.turnover import Turnover
+from hpcjet.swarm.placement import Learners, Needs, Node, place_learners
+
+
+def node(name: str, *, cpus: int = 2) -> Node:
+    return Node(node_id=f"id-{name}", name=name, cpus=cpus)
+
+
+@dataclass
+class FakeNodes:
+    """Those that the test says there are."""
+
+    usable: list[Node]
+    draining: list[Node] = field(default_factory=list)
+    change: Change = field(default_factory=Change)
+    given_back: list[str] = field(default_factory=list)
+
+    def __contains__(self, node_id: str) -> bool:
+        return any(each.node_id == node_id for each in self.usable + self.draining)
+
+    def look(self) -> Change:
+        change, self.change = self.change, Change()
+        return change
+
+    def drains_by(self, node: Node) -> float | None:
+        return None
+
+    def give_back(self, node: Node) -> None:
+        self.given_back.append(node.name)
+        self.draining.remove(node)
+
+
+@dataclass
+class FakePlane:
+    pool_at: str | None = None
+    removed: list[tuple[str, list[str]]] = field(default_factory=list)
+    added: list[str] = field(default_factory=list)
+    index: Any = None
+
+    def add(self, nodes: Iterable[Node]) -> None:
+        self.added += [each.name for each in nodes]
+
+    def remove(self, node: Node, nodes: Iterable[Node], beside: Node) -> int:
+        self.removed.append((node.name, [each.name for each in nodes]))
+        return 3
+
+    def holds(self, node: Node) -> bool:
+        return False
+
+    def ask(self, call: Any) -> None:
+        pass
+
+    def source_lost(self, seat: str, attempt: int) -> int:
+        return 0
+
+
+class HostlessSeats(Seats):
+    """Seats whose hosts are never started."""
+
+    def start(self, placed: Mapping[str, str]) -> None:
+        for name, node_id in placed.items():
+            self.all[name].node_id = node_id
+
+    def stop(self, seats: Iterable[Seat]) -> None:
+        pass
+
+
+class FakeLearning:
+    def __init__(self, nodes: list[Node], needs: Needs) -> None:
+        self.placed: Learners = place_learners(nodes, needs)
+        self.left: list[list[str]] = []
+
+    @property
+    def places(self) -> list[str]:
+        return list(self.placed.ranks)
+
+    def leave(self, nodes: list[Node], needs: Needs) -> None:
+        self.left.append([each.name for each in nodes])
+        self.placed = place_learners(nodes, needs)
+
+
+class Scene:
+    """A training with a learner of one CPU and seats on the others."""
+
+    def __init__(self, folder: Path, nodes: list[Node], *words: str, seats: int = 2, jobs: bool = True) -> None:
+        config = compose(["+exp=formation", "exp.learners=1", "exp.staleness.mode=async", f"exp.seats={seats}", *words])
+        assert isinstance(config.exp, SwarmConfig)
+        plan = SimpleNamespace(worker_groups=("cpu",) if jobs else (), run="RUN")
+        self.nodes, self.plane, self.losses = FakeNodes(nodes), FakePlane(), Losses(folder / "losses.jsonl")
+        spec: Any = None
+        self.seats = HostlessSeats(spec, cast(Plane, self.plane), self.losses, folder / "layout.json")
+        needs = Needs(learners=1, learner_cpus=0, waits=False, worlds=8)
+        self.learning = FakeLearning(nodes, needs)
+        parts = Parts(
+            nodes=cast(Nodes, self.nodes), plane=cast(Plane, self.plane), seats=self.seats,
+            learning=cast(Any, self.learning), playing=cast(Any, None), losses=self.losses,
+        )  # fmt: skip
+        self.turnover = Turnover(cast(Plan, plan), config.exp, parts)
+        self.seats.add([(4 * number, 4) for number in range(seats)])
+        self.turnover.fill()
+
+    def comes(self, *nodes: Node) -> bool:
+        self.nodes.usable += nodes
+        self.nodes.change = Change(came=list(nodes))
+        return self.turnover.look()
+
+    def drains(self, one: Node) -> bool:
+        self.nodes.usable.remove(one)
+        self.nodes.draining.append(one)
+        self.nodes.change = Change(drains=[one])
+        return self.turnover.look()
+
+    def is_lost(self, one: Node) -> bool:
+        for there in (self.nodes.usable, self.nodes.draining):
+            if one in there:
+                there.remove(one)
+        self.nodes.change = Change(lost=[one])
+        return self.turnover.look()
+
+    @property
+    def where(self) -> list[str]:
+        return [seat.node_id.removeprefix("id-") for seat in self.seats.all.values()]
+
+
+def test_a_node_that_comes_takes_seats_of_a_crowded_one_and_new_ones_with_worlds_of_their_own(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, [node("a")])
+    assert scene.where == ["a", "a"], "a has one CPU for seats, but there is no other node"
+    assert scene.comes(node("b", cpus=3)) and scene.plane.added == ["b"]
+    assert scene.where == ["a", "b", "b", "b"]
+    worlds = [(seat.first_world, seat.worlds) for seat in scene.seats.all.values()]
+    assert worlds == [(0, 4), (4, 4), (8, 4), (12, 4)]
+
+
+@pytest.mark.parametrize("word", ["exp.grow=false", "exp.staleness.mode=sync"])
+def test_where_worlds_are_not_to_grow_only_seats_move(tmp_path: Path, word: str) -> None:
+    scene = Scene(tmp_path, [node("a", cpus=1)], word)
+    scene.comes(node("b", cpus=5))
+    assert len(scene.where) == 2 and "b" in scene.where
+
+
+def test_what_is_on_a_node_that_drains_goes_elsewhere_and_it_is_given_back(tmp_path: Path) -> None:
+    a, b = node("a", cpus=4), node("b")
+    scene = Scene(tmp_path, [a, b], seats=4)
+    assert sorted(scene.where) == ["a", "a", "b", "b"] or sorted(scene.where) == ["a", "a", "a", "b"]
+    assert scene.drains(a)
+    assert scene.where == ["b"] * 4 and scene.learning.left == [["b"]]
+    assert scene.nodes.given_back == ["a"] and scene.plane.removed == [("a", ["b"])]
+    assert not scene.losses.note, "nothing was lost with it"
+
+
+def test_a_run_whose_only_node_is_lost_goes_on_with_the_next_one(tmp_path: Path) -> None:
+    a = node("a")
+    scene = Scene(tmp_path, [a])
+    assert not scene.is_lost(a) and scene.where == ["", ""] and not scene.plane.removed
+    assert not scene.turnover.look()
+    assert scene.comes(node("b"))
+    assert scene.where == ["b", "b"] and scene.plane.removed == [("a", ["b"])]
+    assert scene.losses.note == "goes on without node a" and scene.losses.fragments == 3
+
+
+def test_the_only_node_works_on_while_it_drains_until_there_is_another(tmp_path: Path) -> None:
+    a = node("a")
+    scene = Scene(tmp_path, [a])
+    assert not scene.drains(a) and scene.where == ["a", "a"] and not scene.nodes.given_back
+    assert scene.comes(node("b"))
+    assert scene.where == ["b", "b"] and scene.nodes.given_back == ["a"] and scene.learning.left == [["b"]]
+
+
+def test_one_that_is_lost_while_it_drains_is_not_drained_any_more(tmp_path: Path) -> None:
+    a = node("a")
+    scene = Scene(tmp_path, [a])
+    scene.drains(a)
+    scene.is_lost(a)
+    assert scene.comes(node("b"))
+    assert scene.where == ["b", "b"] and not scene.nodes.given_back and not scene.learning.left
+
+
+def test_where_no_other_node_can_come_the_run_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turnover, "WAIT_S", -1.0)
+    scene = Scene(tmp_path, [node("a")], jobs=False)
+    with pytest.raises(BootstrapError, match="no node any more; go on with: hpcjet resume RUN"):
+        scene.is_lost(scene.nodes.usable[0])
+
+
+@pytest.mark.parametrize(("mode", "pools"), [("federated", ["a", "b"]), ("central", ["b", "b"])])
+def test_pools_stand_with_their_producers_or_beside_the_learner(tmp_path: Path, mode: str, pools: list[str]) -> None:
+    exp = compose(["+exp=formation", f"exp.pool.mode={mode}"]).exp
+    assert isinstance(exp, SwarmConfig)
+    a, b = node("a"), node("b", cpus=8)
+    plane = Plane(exp, a.node_id, Losses(tmp_path / "losses.jsonl"))
+    plane.place([a, b], place_learners([a, b], Needs(learners=1, learner_cpus=0, waits=True, worlds=8)))
+    assert [plane.pool(each.node_id) for each in (a, b)] == [pool_name(each) for each in (node(name) for name in pools)]
+    assert [plane.cache(each.node_id) for each in (a, b)] == [cache_name(a), cache_name(b)]
+    assert plane.pools == [pool_name(node(name)) for name in dict.fromkeys(pools)]
