@@ -54,7 +54,7 @@ class Plane:
 @contextmanager
 def plane(
     nodes: ray_nodes.Nodes, config: PoolConfig, staleness: StalenessConfig, *, per_node: int = 1, weights: bool = False,
-    executors: int = 1, most: int = 99, seed: int = 0,
+    executors: int = 1, most: int = 99, seed: int = 0, lease_s: float = 2.0,
 ) -> Iterator[Plane]:  # fmt: skip
     """Index, servers and learner on node 0, pools and hosts with `per_node` seats on the others, `most` of them."""
     at = range(1, min(most + 1, len(nodes.ids)))
@@ -66,7 +66,7 @@ def plane(
     servers, caches = (), []
     if weights:
         head, standby = nodes.ids[:2]
-        servers = start_servers(WeightsConfig(lease_s=2.0), head=head, primary=head, standby=standby)
+        servers = start_servers(WeightsConfig(lease_s=lease_s), head=head, primary=head, standby=standby)
         caches = [start_cache(nodes.ids[n], f"cache-{n}", servers, CacheConfig()) for n in at]
     hosts = [
         on(nodes.ids[n], Host, f"n{n}", seats[n][k::executors], f"pool-{0 if pools_at == [0] else n}",
@@ -223,6 +223,11 @@ def operations(at: Any, callers: Sequence[Any], share: int) -> dict[str, Any]:
     batches = share // 16 * 16
     work: list[tuple[str, int, Callable[[], Any]]] = [
         ("begin", share * len(callers), lambda: ray.get([each.begin.remote(share) for each in callers])),
+        (
+            "begin, each caller 20 a second",
+            share // 4 * len(callers),
+            lambda: ray.get([each.begin.remote(share // 4, 0.05) for each in callers]),
+        ),
         ("insert", share * len(callers), lambda: ray.get([each.insert.remote(share, 1) for each in callers])),
         (
             "insert of 16",
@@ -357,7 +362,9 @@ def scale(nodes: ray_nodes.Nodes, short: bool) -> None:
     updates, shape, seats, size = 5 if short else 25, (20, 50, 40), 4, 1 << 18
     for acting in range(1, len(nodes.ids)):
         staleness = StalenessConfig().resolved(seats * acting, 1)
-        with plane(nodes, PoolConfig(), staleness, per_node=seats, weights=True, most=acting) as these:
+        with plane(
+            nodes, PoolConfig(), staleness, per_node=seats, weights=True, most=acting, lease_s=60.0
+        ) as these:  # nobody takes over
             learner = Learner(these, staleness.fragments, size)
             at = Process(these.index)
             idle = at.cpu_s

@@ -112,10 +112,12 @@ class Caller:
     def join(self) -> None:
         self._life = ray.get(get_actor(INDEX).join.remote(self._name, self._name))
 
-    def begin(self, n: int) -> float:
+    def begin(self, n: int, pause_s: float = 0.0) -> float:
+        """With a pause after each: in a training all sleep between two calls, and each costs more."""
         index, began = get_actor(INDEX), time.monotonic()
         for number in range(n):
             assert ray.get(index.begin.remote(self._name, 0, self._name, 1, number, WAIT_S))
+            time.sleep(pause_s)
         return time.monotonic() - began
 
     def insert(self, n: int, batch: int) -> float:

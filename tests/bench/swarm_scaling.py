@@ -42,12 +42,11 @@ class Setup:
     """Of an update."""
     link: float = 1.25e9
     """Bytes a second of a node's network, each way: 10 Gbit/s."""
-    index_call_s: float = 1.3e-3
-    """CPU time of the index for a call, nearly all of it Ray's (measured)."""
+    index_call_s: float = 1.5e-3
+    """CPU time of the index for a call, nearly all of it Ray's: 1.0 to 1.3 ms without a pause, up to 2.4 ms where all
+    sleep between two calls (measured)."""
     index_fragment_s: float = 120e-6
     """For a fragment within calls: to let it begin, to take it in, to choose it, and to send that (measured)."""
-    index_idle_share: float = 0.0
-    """CPU time of the index, a second, whoever asks: threads of Ray that wake up."""
     spread: float = 0.1
     """The share of a fragment's time over which the seats of a node come to ask; 1 where they act one after another."""
     collect: float = 0.02
@@ -101,8 +100,7 @@ def flows(setup: Setup) -> Update:
         node_in=setup.weights_bytes,
         server_out=setup.nodes * setup.weights_bytes,
         reduce=2 * others / setup.ranks * setup.weights_bytes * setup.optimiser_steps,
-        index_s=(calls(setup) * setup.index_call_s + setup.fragments * setup.index_fragment_s)
-        / (1 - setup.index_idle_share),
+        index_s=(calls(setup) + frees(setup)) * setup.index_call_s + setup.fragments * setup.index_fragment_s,
         act_s=setup.fragment_steps / setup.agent_steps_per_core,
         learn_s=setup.fragments * setup.fragment_steps * setup.learned_share / setup.agent_steps_per_rank / setup.ranks,
     )
@@ -112,6 +110,11 @@ def calls(setup: Setup) -> float:
     """Of the index, for an update: to begin and to insert, by each pool for those of its seats that come together."""
     together = min(setup.seats, 1 + setup.spread / setup.collect)
     return 2 * setup.nodes * together + setup.calls_per_update
+
+
+def frees(setup: Setup) -> float:
+    """Calls that the index makes for an update: each pool is told what it may free."""
+    return setup.nodes
 
 
 def times(setup: Setup) -> dict[str, float]:
