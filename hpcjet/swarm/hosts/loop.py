@@ -96,15 +96,18 @@ class Loop:
 
     def _leave(self) -> int:
         """Wait for leave and for the weights to act with; the learner's version."""
-        with self._spends("wait"):
-            while (leave := self.plane.begin(len(self.seat.routes), self._made)) is None:
-                self._check()
-                self._inserted(0.0)
-        with self._spends("weights"):
-            while (version := self.plane.weights(self.seat.policies, self.version, leave[1])) is None:
-                self._check()
-        self.version = version
-        return leave[0]
+        while True:
+            with self._spends("wait"):
+                while (leave := self.plane.begin(len(self.seat.routes), self._made)) is None:
+                    self._check()
+                    self._inserted(0.0)
+            with self._spends("weights"):
+                version = self.plane.weights(self.seat.policies, self.version, leave[1])
+            if version is not None:
+                self.version = version
+                return leave[0]
+            # Asked again: a learner that went back to a checkpoint may never publish what the first answer wanted.
+            self._check()
 
     def _inserted(self, wait_s: float) -> bool:
         """Whether nothing is on its way (any more)."""

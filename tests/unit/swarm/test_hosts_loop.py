@@ -56,6 +56,27 @@ def settle(loop: Loop) -> None:
     assert loop._inserted(0.0)
 
 
+def test_who_waits_for_weights_hears_of_a_learner_that_went_back() -> None:
+    """Version 3 is gone with its node, and nobody will make it before this seat has acted."""
+    which = spec()
+    plane = published(which)
+    index, loop = plane.index, loop_of(plane, which)
+    index.budget.version, asked = 3, []
+    seen = loop.plane.weights
+
+    def weights(*args: Any) -> int | None:
+        asked.append(args[-1])
+        if len(asked) == 2:
+            index.recover(0)
+        return seen(*args)
+
+    loop.plane.weights = weights  # type: ignore[method-assign]
+    loop.once()
+    settle(loop)
+    assert asked == [3, 3, 0] and loop.version == 0
+    assert index.budget.in_flight == 0 and len(index) == 1, "it had begun once"
+
+
 def arrays(fragment: Fragment) -> dict[str, bytes]:
     found = {name: part for name, part in vars(fragment).items() if isinstance(part, np.ndarray)}
     lists = {name: np.concatenate(part) for name, part in vars(fragment).items() if isinstance(part, list) and part}
