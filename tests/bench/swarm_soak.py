@@ -34,15 +34,15 @@ TINY = [
     f"exp.environment.agents={AGENTS}", "exp.environment.steps=20", f"exp.worlds={SEATS}", f"exp.seats={SEATS}",
     f"exp.steps={STEPS}", "exp.learner.minibatch=30", "exp.learner.epochs=1", "exp.policy.hidden=[8]",
     "exp.evaluate_episodes=1", "exp.evaluate_every=1000", "exp.updates=100000000", "exp.staleness.mode=hybrid",
-    "exp.checkpoint_every=50", "cluster.end_timeout_s=90",
+    "exp.checkpoint_every=50", "cluster.end_timeout_s=90", "cluster.boot_timeout_s=600",
 ]  # fmt: skip
 VICTIMS = ("HostActor", "ServerActor", "IndexActor")
 MOST_TIMES = 3
 ROUNDS = 3
 """Each of them is killed so often."""
 EVERY_S = 5.0
-START_S, END_S = 300.0, 120.0
-MORE = 3
+START_S, END_S = 900.0, 300.0
+MORE = 8
 """Files or threads of a process that come and go."""
 
 
@@ -108,7 +108,7 @@ class Soak:
     def end(self) -> int:
         """As a cancellation does."""
         words = [sys.executable, "-m", "hpcjet.cli", "cancel", str(self.files.path.parent)]
-        subprocess.run(words, check=False, stdout=subprocess.DEVNULL, timeout=120)
+        subprocess.run(words, check=False, stdout=subprocess.DEVNULL, timeout=END_S)
         return self._launch.wait(END_S)
 
     @property
