@@ -14,7 +14,7 @@ from hpcjet.swarm.actors import ENDS_S, end_actor, get_actor, lost_errors, start
 from hpcjet.swarm.driver.answers import no_answer
 from hpcjet.swarm.driver.losses import Losses
 from hpcjet.swarm.placement import Learners, Node, place_standby
-from hpcjet.swarm.pool.actors import start_index, start_pool
+from hpcjet.swarm.pool.actors import INDEX, start_index, start_pool
 from hpcjet.swarm.weights.actors import BOOK, ServerActor, start_cache, start_servers
 
 _log = logging.getLogger(__name__)
@@ -45,6 +45,7 @@ class Plane:
         self._held: dict[str, dict[str, Any]] = {}
         """What each pool said last."""
         self._again = 0.0
+        self._expected: list[str] = []
         self.index: Any = None
 
     @property
@@ -61,6 +62,7 @@ class Plane:
     def start(self, staleness: StalenessConfig, *, seed: int, seats: Sequence[str]) -> None:
         """All of it, where it was placed. Raises what Ray raises of a node that is lost meanwhile."""
         primary, standby = self._servers.values()
+        self._expected = list(seats)
         self.index = start_index(self._head, self._exp.pool, staleness, seed=seed, seats=seats)
         with ThreadPoolExecutor(1) as beside:
             servers = beside.submit(start_servers, self._exp.weights, head=self._head, primary=primary, standby=standby)
@@ -130,6 +132,11 @@ class Plane:
         self._held = {name: self._held[name] for name in self.pools if name in self._held}
         return list(self._held.values())
 
+    def expect(self, seats: Sequence[str]) -> None:
+        """The index keeps these in step from now on, also once Ray has started it again."""
+        self._expected = list(seats)
+        self.ask(lambda: self.index.expect.remote(self._expected))
+
     def source_lost(self, seat: str, attempt: int) -> int:
         """How many fragments the host of this attempt had begun."""
         return int(self.ask(lambda: self.index.source_lost.remote(seat, attempt)) or 0)
@@ -162,13 +169,15 @@ class Plane:
             down = self._down.pop(name, None)
             if name in self._pids and self._pids[name] != pid:
                 self._losses.lost(f"the process of {name}", again(), at=down)
+                if name == INDEX:
+                    self.index.expect.remote(self._expected)  # it has those that it was made with
             self._pids[name] = pid
         if time.monotonic() > self._again:
             self._again = time.monotonic() + LOOK_S
             self._ask_pids()
 
     def _ask_pids(self) -> None:
-        for name in ("swarm-index", BOOK, *SERVERS, *self.caches, *self.pools):
+        for name in (INDEX, BOOK, *SERVERS, *self.caches, *self.pools):
             if name not in self._asked:
                 try:
                     self._asked[name] = get_actor(name).__ray_call__.remote(_pid), time.monotonic()

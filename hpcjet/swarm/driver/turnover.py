@@ -122,8 +122,7 @@ class Turnover:
         first = max(seat.first_world + seat.worlds for seat in seats)
         each = max(1, self._exp.worlds // len(seats))
         names = self._seats.add(shares(number * each, number, first=first))
-        index = self._plane.index
-        self._plane.ask(lambda: index.expect.remote(list(self._seats.all)))
+        self._plane.expect(list(self._seats.all))
         _log.info("%d new seats with %d worlds", len(names), number * each)
 
     def _move(self, seats: list[Seat]) -> None:

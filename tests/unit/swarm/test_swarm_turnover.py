@@ -1,5 +1,6 @@
 """Nodes that come, drain and go, and what the driver moves then; without Ray."""
 
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from hpcjet.config.compose import compose
 from hpcjet.config.swarm.exp import SwarmConfig
 from hpcjet.errors import BootstrapError
 from hpcjet.plan import Plan
+from hpcjet.swarm.driver import plane as plane_module
 from hpcjet.swarm.driver import turnover
 from hpcjet.swarm.driver.losses import Losses
 from hpcjet.swarm.driver.nodes import Change, Nodes
@@ -56,7 +58,7 @@ class FakePlane:
     pool_at: str | None = None
     removed: list[tuple[str, list[str]]] = field(default_factory=list)
     added: list[str] = field(default_factory=list)
-    index: Any = None
+    expected: list[str] = field(default_factory=list)
 
     def add(self, nodes: Iterable[Node]) -> None:
         self.added += [each.name for each in nodes]
@@ -68,8 +70,8 @@ class FakePlane:
     def holds(self, node: Node) -> bool:
         return False
 
-    def ask(self, call: Any) -> None:
-        pass
+    def expect(self, seats: Iterable[str]) -> None:
+        self.expected = list(seats)
 
     def source_lost(self, seat: str, attempt: int) -> int:
         return 0
@@ -213,3 +215,36 @@ def test_pools_stand_with_their_producers_or_beside_the_learner(tmp_path: Path, 
     assert [plane.pool(each.node_id) for each in (a, b)] == [pool_name(each) for each in (node(name) for name in pools)]
     assert [plane.cache(each.node_id) for each in (a, b)] == [cache_name(a), cache_name(b)]
     assert plane.pools == [pool_name(node(name)) for name in dict.fromkeys(pools)]
+
+
+def test_an_index_that_was_started_again_is_told_the_seats_that_came_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without Ray: an answer of an actor is what the call returned."""
+    exp = compose(["+exp=formation"]).exp
+    assert isinstance(exp, SwarmConfig)
+    ray = SimpleNamespace(get=lambda call, timeout=0.0: call, wait=lambda calls, timeout: (calls, []))
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr(plane_module, "no_answer", lambda: RuntimeError)
+    monkeypatch.setattr(plane_module, "lost_errors", lambda: RuntimeError)
+    pids, told = {"swarm-index": 1}, list[list[str]]()
+    actors = {"swarm-index": SimpleNamespace(__ray_call__=SimpleNamespace(remote=lambda _: pids["swarm-index"]))}
+    monkeypatch.setattr(plane_module, "get_actor", lambda name: actors.get(name) or _nobody())
+    plane = Plane(exp, "a", Losses(tmp_path / "losses.jsonl"))
+    plane.index = SimpleNamespace(expect=SimpleNamespace(remote=told.append))
+    plane.expect(["seat-0", "seat-1"])
+
+    def look() -> None:
+        for _ in range(2):  # one asks, the next has the answer
+            plane._again = 0.0
+            plane.look(lambda: lambda: True)
+
+    look()
+    assert told == [["seat-0", "seat-1"]]
+    pids["swarm-index"] = 2
+    look()
+    assert told == [["seat-0", "seat-1"]] * 2
+
+
+def _nobody() -> None:
+    raise RuntimeError
