@@ -152,6 +152,7 @@ def test_a_node_that_comes_takes_seats_of_a_crowded_one_and_new_ones_with_worlds
     assert scene.where == ["a", "b", "b", "b"]
     worlds = [(seat.first_world, seat.worlds) for seat in scene.seats.all.values()]
     assert worlds == [(0, 4), (4, 4), (8, 4), (12, 4)]
+    assert scene.plane.expected == list(scene.seats.all), "the index keeps the new ones in step"
 
 
 @pytest.mark.parametrize("word", ["exp.grow=false", "exp.staleness.mode=sync"])
