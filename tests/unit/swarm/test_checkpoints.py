@@ -30,6 +30,7 @@ from hpcjet.swarm.checkpoints import (
 from hpcjet.swarm.hosts.spec import HostState
 from hpcjet.swarm.policy.interface import PolicySpec
 from hpcjet.swarm.pool import Index, Key, entry_of
+from hpcjet.swarm.pool.index_state import state_of
 from hpcjet.swarm.spaces.layout import ActionLayout, Categorical
 from hpcjet.swarm.torch_backend import make_learner, make_policy
 
@@ -57,7 +58,7 @@ def index_state() -> dict[str, Any]:
                          first_step=12 * number)  # fmt: skip
         index.begin("seat-0000", 0, "a", 1, ticket=number)
         index.insert(Key("pool-a/1", number), entry)
-    return index.state_dict()
+    return state_of(index)
 
 
 def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
