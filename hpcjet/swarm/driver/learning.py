@@ -23,7 +23,10 @@ from hpcjet.swarm.watch import SwarmFiles
 
 _log = logging.getLogger(__name__)
 MAX_FAILURES = 3
-"""Generations that may end one after the other without an update."""
+"""Generations that may end one after the other without an update, on nodes that are still there."""
+BACK_OFF_S = (0.0, 5.0, 20.0)
+"""After each of them. Ray by itself takes up to half a minute to see that a node is gone; until then learners are
+started there, in vain."""
 START_S = 600.0
 """So long they may take to start and to meet: torch may come over a network. If one dies it ends at once."""
 LEAVE_S = 60.0
@@ -47,7 +50,8 @@ class Learning:
         self._placed: Learners | None = None
         self._gpus = False
         self._generation = 0
-        self._failures = 0
+        self._failures, self._why = 0, ""
+        self._not_before = 0.0
         self._runs = self._starting = False
         self._started: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self._rows: list[Row] = []
@@ -97,8 +101,7 @@ class Learning:
             return
         if not self._runs:
             if nodes:
-                self.place(nodes, needs)
-                self._begin()
+                self._go_on(nodes, needs)
             return
         try:
             status = self._group.status()
@@ -113,6 +116,17 @@ class Learning:
         self.trouble = status.trouble
         if status.error:
             self._failed(status.error, fatal=status.fatal, lost=self._group.lost_ranks())
+
+    def _go_on(self, nodes: Sequence[Node], needs: Needs) -> None:
+        """The next generation, after a pause. Those before did not fail by themselves if a node of theirs is gone."""
+        if not {node.node_id for node in nodes}.issuperset(self.places):
+            self._failures, self._not_before = 0, 0.0
+        if time.monotonic() < self._not_before:
+            return
+        if self._failures >= MAX_FAILURES:
+            raise WorkloadError(f"learners ended {self._failures} times without an update, the last time: {self._why}")
+        self.place(nodes, needs)
+        self._begin()
 
     def leave(self, nodes: Sequence[Node], needs: Needs) -> None:
         """Go on elsewhere, from a checkpoint made now."""
@@ -171,11 +185,10 @@ class Learning:
 
     def _failed(self, why: str, *, fatal: bool, lost: Sequence[int]) -> None:
         self._runs = False
-        self._failures += 1
         if fatal:
             raise WorkloadError(why)
-        if self._failures >= MAX_FAILURES:
-            raise WorkloadError(f"learners ended {self._failures} times without an update, the last time: {why}")
+        self._failures, self._why = self._failures + 1, why
+        self._not_before = time.monotonic() + BACK_OFF_S[self._failures - 1]
         saved = max(versions(self.spec.checkpoints), default=0)
         again = max(0, self.version - saved) * sum(self.spec.fragments.values())
         _log.warning("learners ended: %s; they go on from version %d", why, saved)

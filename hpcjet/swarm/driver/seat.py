@@ -29,6 +29,10 @@ class Seat:
     agent_steps_before: int = 0
     failures: int = 0
     """Attempts that ended without a fragment, one after the other."""
+    failed_on: str = ""
+    """Ray's id of the node of the last of these."""
+    failure: str = ""
+    """What it ended with."""
     not_before: float = 0.0
     state: HostState | None = None
     """Where the next attempt goes on from."""

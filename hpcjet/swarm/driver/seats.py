@@ -21,8 +21,9 @@ from hpcjet.swarm.watch import SeatFacts
 _log = logging.getLogger(__name__)
 STATUS_S = 1.0
 MAX_FAILURES = 3
-"""Attempts of a seat that may end one after the other without a fragment."""
-BACK_OFF_S = (0.0, 1.0, 5.0)
+"""Attempts of a seat that may end one after the other without a fragment, on nodes that are still there."""
+BACK_OFF_S = (0.0, 1.0, 5.0, 20.0)
+"""By failures. After the last one there is time for Ray to see that the node is gone."""
 STOP_S = 10.0
 """So long hosts may take to stop, at the end or on a node that drains."""
 
@@ -78,9 +79,14 @@ class Seats:
             self.all[seat.name] = seat
 
     def start(self, placed: Mapping[str, str]) -> None:
-        """Hosts for these seats on these nodes (Ray's ids)."""
+        """Hosts for these seats on these nodes (Ray's ids).
+
+        Raises WorkloadError for a seat whose hosts die again and again.
+        """
         for name, node_id in placed.items():
             seat = self.all[name]
+            if seat.failures >= MAX_FAILURES:
+                raise _given_up(seat)
             seat.node_id, seat.status, seat.asked = node_id, None, None
             seat.actor = start_host(node_id, self._spec(seat), seat.attempt, state=seat.state)
             seat.run = seat.actor.run.remote()
@@ -90,8 +96,7 @@ class Seats:
     def look(self) -> None:
         """See which hosts ended, and ask the others how they do.
 
-        Raises ConfigError or WorldError for worlds that cannot be begun, WorkloadError for a host that dies again and
-        again.
+        Raises WorkloadError for worlds that fail again and again, or that cannot be made as they are configured.
         """
         import ray
 
@@ -126,6 +131,15 @@ class Seats:
                 lost += self._plane.source_lost(seat.name, seat.attempt)
             seat.take_off()
         return lost
+
+    def node_lost(self, node_id: str) -> list[Seat]:
+        """What stood there has no host any more, and what failed there did not fail by itself."""
+        for seat in self.all.values():
+            if seat.failed_on == node_id:
+                seat.failures, seat.not_before = 0, 0.0
+        seats = self.on(node_id)
+        self.take_off(seats, tell=False)
+        return seats
 
     def stop(self, seats: Iterable[Seat]) -> None:
         """End their hosts, which get a little time to do so by themselves."""
@@ -192,12 +206,9 @@ class Seats:
             raise WorkloadError(f"{seat.name}: {why}")
         text = f"{type(why).__name__}: {str(why).strip().partition(chr(10))[0]}"
         if not (seat.status and seat.status.fragments):
-            seat.failures += 1
-        if seat.failures >= MAX_FAILURES:
-            raise WorkloadError(
-                f"{seat.name} (worlds {seat.first_world} to {seat.first_world + seat.worlds - 1}) ended "
-                f"{seat.failures} times without a fragment, the last time with {text}"
-            ) from (why if isinstance(why, WorldError) else None)
+            seat.failures, seat.failed_on, seat.failure = seat.failures + 1, seat.node_id, text
+        if seat.failures >= MAX_FAILURES and not isinstance(why, no_answer()):
+            raise _given_up(seat) from (why if isinstance(why, WorldError) else None)
         seat.not_before = time.monotonic() + BACK_OFF_S[min(seat.failures, len(BACK_OFF_S) - 1)]
         lost = self.take_off([seat])
         self._losses.lost(f"the host of {seat.name} ({text})", self.again([seat]), fragments=lost)
@@ -215,3 +226,11 @@ class Seats:
             if self._kept:
                 _log.warning("%s cannot be written: %s", self._layout, error)
             self._kept = False
+
+
+def _given_up(seat: Seat) -> WorkloadError:
+    last_world = seat.first_world + seat.worlds - 1
+    return WorkloadError(
+        f"{seat.name} (worlds {seat.first_world} to {last_world}) ended {seat.failures} times without a fragment, "
+        f"the last time with {seat.failure}"
+    )

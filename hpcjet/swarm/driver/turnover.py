@@ -59,9 +59,7 @@ class Turnover:
         self._came += change.came
         self._drains += change.drains
         for node in change.lost:
-            seats = self._seats.on(node.node_id)
-            self._seats.take_off(seats, tell=False)
-            self._lost.append((node, seats))
+            self._lost.append((node, self._seats.node_lost(node.node_id)))
         if self.await_nodes():
             self._follow()
             return True
