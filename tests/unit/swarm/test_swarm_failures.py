@@ -1,4 +1,4 @@
-"""Hosts and learners that die by themselves, which ends a run after some times, or with their node; without a cluster."""
+"""Hosts and learners that die by themselves, which ends a run after some times, or with their node; no cluster."""
 
 from pathlib import Path
 from types import SimpleNamespace
