@@ -55,7 +55,7 @@ class StubNode(threading.Thread):
         facts |= {"host": f"n{self._rank + 1}", "blocks": (free_port(), free_port()), **self._facts}
         where = asdict(NodeFacts(**facts))
         self._line = connect(
-            [HOST], self._port, secret=self._key, rank=self._rank, facts=where, timeout_s=5, member=self.member
+            [HOST], self._port, secret=self._key, rank=self._rank, facts=where, timeout_s=120, member=self.member
         )
         with contextlib.suppress(NodeLostError):
             while not self._ended:

@@ -19,6 +19,9 @@ def free_port(host: str = "127.0.0.1") -> int:
     """Not given to another test of this process for long, and never to one of another worker of pytest-xdist."""
     for port in itertools.islice(_next, len(_mine)):
         with socket.socket() as probe:
+            # A program that is just being started by another thread has a copy of it for a moment, and what binds the
+            # port then would find it in use.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((host, port))
             except OSError:
