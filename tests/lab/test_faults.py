@@ -185,6 +185,11 @@ def test_fault(login: Login, folder: Path, fault: Fault, repeat: int) -> None:
                 fault.mend(work)
 
 
+def busy() -> float:
+    """How many programs want each core: the limits are those of a machine that has no other work."""
+    return min(3.0, max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
+
+
 def check(work: AtWork, fault: Fault) -> None:
     work.await_work()
     nodes, job = work.nodes, work.job
@@ -201,7 +206,7 @@ def check(work: AtWork, fault: Fault) -> None:
     assert fault.reason.format(**names) in ended.output, ended.output
     final = read_state(work.run.state)
     assert final and final.exit_code == fault.code and fault.reason.format(**names) in final.reason
-    assert free_s <= fault.free_s
+    assert free_s <= fault.free_s * busy()
 
 
 def record(row: str, **seconds: float) -> None:
