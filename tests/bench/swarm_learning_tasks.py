@@ -94,8 +94,8 @@ IMPALA = LearnerConfig(
     value_coefficient=0.05, max_grad_norm=40.0, standardise=Standardise.none,
 )  # fmt: skip
 """The published setting for CartPole (RLlib's tuned example), with the entropy term and the value normaliser."""
-STEADY = replace(IMPALA, rate_end=0.01)
-"""For what comes after the goal: the learning rate falls to a hundredth of it."""
+STEADY = replace(IMPALA, rate_end=0.01, max_grad_norm=5.0)
+"""For what comes after the goal: the learning rate falls to a hundredth of it, and single gradients count for less."""
 SHARED = replace(IMPALA, learning_rate=1e-3)
 MAPPO = LearnerConfig(
     learning_rate=7e-4, epochs=10, minibatch=800, entropy_coefficient=0.01, huber_delta=10.0, value_clip=0.2,
