@@ -96,9 +96,7 @@ class Plane:
         """
         self._on.pop(node.node_id, None)
         for name in (cache_name(node), pool_name(node)):
-            self._pids.pop(name, None)
-            self._asked.pop(name, None)
-            self._down.pop(name, None)
+            self._forget(name)
             end_actor(name, wait=False)
         lost = self.ask(lambda: self.index.node_lost.remote(node.name)) or 0
         for name in [name for name, at in self._servers.items() if at == node.node_id]:
@@ -193,15 +191,18 @@ class Plane:
         except no_answer() as error:
             _log.warning("%s: cache or pool did not start: %s", node.name, str(error).partition("\n")[0])
 
+    def _forget(self, name: str) -> None:
+        """Its process is ended by us, so its end is no loss."""
+        for known in (self._pids, self._asked, self._down):
+            known.pop(name, None)
+
     def _replace(self, name: str, nodes: Sequence[Node], other: Node) -> None:
         """A server whose node is gone begins empty elsewhere and follows the other one."""
         partner = next(each for each in SERVERS if each != name)
         at = next((node for node in nodes if node.node_id == self._servers[partner]), other)
         node = place_standby(nodes, at)
         end_actor(name)
-        self._pids.pop(name, None)
-        self._asked.pop(name, None)
-        self._down.pop(name, None)
+        self._forget(name)
         made = start_actor(ServerActor, name, node.node_id, name, partner, self._exp.weights)
         made.start.remote()
         self._servers[name] = node.node_id

@@ -13,9 +13,9 @@ from hpcjet.swarm.watch.summary import EVALUATION, Course, Summary, keys
 from hpcjet.swarm.watch.told import Loss, SeatFacts
 
 MOST_LAGS = 12
+"""Bars; older samples share the last one."""
 MOST_FAULT = 160
 """Characters of what was wrong with a world."""
-"""Bars; older samples share the last one."""
 MOST_CHARTS = 60
 
 
