@@ -188,7 +188,7 @@ class Learning:
         if fatal:
             raise WorkloadError(why)
         self._failures, self._why = self._failures + 1, why
-        self._not_before = time.monotonic() + BACK_OFF_S[self._failures - 1]
+        self._not_before = time.monotonic() + BACK_OFF_S[min(self._failures, MAX_FAILURES) - 1]
         saved = max(versions(self.spec.checkpoints), default=0)
         again = max(0, self.version - saved) * sum(self.spec.fragments.values())
         _log.warning("learners ended: %s; they go on from version %d", why, saved)

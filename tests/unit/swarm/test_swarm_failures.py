@@ -68,8 +68,17 @@ def test_learners_whose_node_was_gone_before_that_was_known_go_on_elsewhere(lear
     assert learning.began == [["id-there"], ["id-there"], ["id-here"], ["id-here"]]
 
 
+def test_one_failure_more_after_learners_left_a_node_that_drains_ends_the_run(learning: StartlessLearning) -> None:
+    for _ in range(3):
+        learning._failed("no answer", fatal=False, lost=[])
+    learning.leave([HERE], NEEDS)
+    learning._failed("no answer", fatal=False, lost=[])
+    with pytest.raises(WorkloadError, match="ended 4 times"):
+        learning.look([HERE], NEEDS)
+
+
 def test_between_failures_there_is_a_pause(learning: StartlessLearning, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learning_module, "BACK_OFF_S", (900.0,))
+    monkeypatch.setattr(learning_module, "BACK_OFF_S", (900.0, 900.0, 900.0))
     learning._failed("no answer", fatal=False, lost=[])
     learning.look([HERE, THERE], NEEDS)
     assert not learning.began
