@@ -137,7 +137,7 @@ class Checkup:
 
     def keep(self, report: str) -> None:
         """Leave the report in the run directory."""
-        from hpcjet.rundir import atomic_write
+        from hpcjet.atomic import atomic_write
 
         assert self.run is not None
         atomic_write(self.run.path / REPORT, report)

@@ -5,11 +5,11 @@ import logging
 import socket
 import time
 
+from hpcjet.atomic import atomic_write
 from hpcjet.cluster.roster import UsableNode
 from hpcjet.config.root import LaunchConfig
 from hpcjet.errors import EXIT_OK
 from hpcjet.plan import Plan
-from hpcjet.rundir import atomic_write
 from hpcjet.workload import Cluster
 
 LOOK_S = 0.5

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcjet.rundir import RunDir, atomic_write
+from hpcjet.atomic import atomic_write
+from hpcjet.rundir import RunDir
 
 PACKAGES = ("hpcjet", "hydra-core", "submitit", "ray", "torch", "mini-swe-agent", "vllm", "sglang")
 MOST_DIFF_BYTES = 10_000_000

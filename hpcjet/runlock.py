@@ -18,8 +18,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
+from hpcjet.atomic import sync_folder
 from hpcjet.errors import BusyError, StoreError
-from hpcjet.rundir import RunDir, sync_folder
+from hpcjet.rundir import RunDir
 
 HEARTBEAT_S = 5.0
 STALE_S = 60.0

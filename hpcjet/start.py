@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from hpcjet import provenance
+from hpcjet.atomic import atomic_write
 from hpcjet.cluster.node import NodeAgent
 from hpcjet.cluster.site import RAY_TOKEN
 from hpcjet.cluster.state import Phase, RunState, read_state, write_state
@@ -29,7 +30,7 @@ from hpcjet.config.swarm.exp import SwarmConfig
 from hpcjet.errors import BusyError, ConfigError, SubmitError
 from hpcjet.plan import Plan, make_plan, read_plan
 from hpcjet.preflight import become_lab_user, check_slurm, find_lab
-from hpcjet.rundir import RunDir, atomic_write, new_run_dir, new_short_id
+from hpcjet.rundir import RunDir, new_run_dir, new_short_id
 from hpcjet.runlock import Owner, RunLock
 from hpcjet.slurm.allocations import Allocation, allocations, cancel_allocations, living, submit_initial
 from hpcjet.slurm.query import Stage, job_state

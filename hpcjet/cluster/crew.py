@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from hpcjet.atomic import atomic_write
 from hpcjet.cluster.events import Event, Events, Fact
 from hpcjet.cluster.inbox import NODE, NODE_DRAINS, NODE_LOST, message
 from hpcjet.cluster.lifeline import GONE, MALFORMED, Hub, Word, heads_proof
@@ -25,7 +26,6 @@ from hpcjet.cluster.register import Member, Register, Standing, introduced
 from hpcjet.cluster.times import drained_by, must_drain
 from hpcjet.errors import HpcjetError
 from hpcjet.plan import Plan
-from hpcjet.rundir import atomic_write
 
 EVERY_S = 1.0
 """How often ends are looked at, and members.json is written at most."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from hpcjet.atomic import atomic_write
 from hpcjet.cluster.child import Child, tail
 from hpcjet.cluster.crew import Crew
 from hpcjet.cluster.events import Event, Events
@@ -29,7 +30,6 @@ from hpcjet.cluster.sidecar import Sidecar
 from hpcjet.cluster.signals import Interrupted
 from hpcjet.cluster.site import Site, renewed_token, token_name
 from hpcjet.errors import BootstrapError, NodeLostError, WorkloadError
-from hpcjet.rundir import atomic_write
 
 DRIVERS_PORTS = ("engine", "master", "router", "pool")
 """Those of the block that are the workload's."""

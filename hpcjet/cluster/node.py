@@ -20,6 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpcjet.atomic import atomic_write
 from hpcjet.cluster.cgroup import kernel_limits
 from hpcjet.cluster.child import adopt_orphans, end_orphans
 from hpcjet.cluster.ending import End, final_state, queue_again, stop_at, until_stop_s
@@ -35,7 +36,7 @@ from hpcjet.cluster.state import REQUEUED, Phase, RunState, read_state, write_st
 from hpcjet.cluster.worker import Worker
 from hpcjet.errors import EXIT_CLUSTER, EXIT_INTERRUPTED, EXIT_OK, BootstrapError, HpcjetError
 from hpcjet.plan import NodeGroup, Plan, read_plan
-from hpcjet.rundir import atomic_write, path_name
+from hpcjet.rundir import path_name
 from hpcjet.runlock import RunLock
 from hpcjet.slurm.allocations import cancel_allocations
 from hpcjet.slurm.het import step_hosts

@@ -12,9 +12,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcjet.atomic import atomic_write
 from hpcjet.cluster.place import Place
 from hpcjet.errors import BootstrapError
-from hpcjet.rundir import RunDir, atomic_write
+from hpcjet.rundir import RunDir
 
 HEAD = "head.json"
 """Where the head's node agent listens; facts: addresses, port."""

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from pathlib import Path
 
-from hpcjet.rundir import atomic_write
+from hpcjet.atomic import atomic_write
 
 
 class Phase(str, Enum):

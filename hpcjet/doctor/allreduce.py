@@ -5,6 +5,7 @@ In a process of its own (`python -m hpcjet.doctor.allreduce`, its part as JSON o
 
 import contextlib
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -224,7 +225,9 @@ def _check(value: int, world: int) -> None:
 def main() -> None:
     told: dict[str, Any] = json.load(sys.stdin)
     part = Part(**{**told, "peers": [(address, port) for address, port in told["peers"]]})
-    print(json.dumps(run_part(part)))
+    print(json.dumps(run_part(part)), flush=True)
+    # torch's threads can outlive the group, and then the end of the interpreter ends the process with SIGABRT.
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hpcjet.atomic import atomic_write
 from hpcjet.cluster.network import Link, interface_names
 from hpcjet.cluster.network_env import network_env
 from hpcjet.cluster.ports import free_blocks
@@ -18,7 +19,6 @@ from hpcjet.doctor.order import Scene
 from hpcjet.doctor.ports import allocation
 from hpcjet.doctor.post import Client, Post
 from hpcjet.doctor.reach import facts_of
-from hpcjet.rundir import atomic_write
 
 CONNECT_S = 5.0
 REDUCE_S = 60.0

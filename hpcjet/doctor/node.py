@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hpcjet.atomic import atomic_write
 from hpcjet.doctor import (
     folders,
     gpus,
@@ -33,7 +34,6 @@ from hpcjet.doctor import (
 from hpcjet.doctor.line import Facts
 from hpcjet.doctor.neighbours import Neighbours
 from hpcjet.doctor.order import Scene, answer_name, read_scene
-from hpcjet.rundir import atomic_write
 
 SUBJECTS: dict[str, Any] = {
     module.__name__.rpartition(".")[2]: module

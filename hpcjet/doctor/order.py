@@ -5,9 +5,9 @@ import socket
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from hpcjet.atomic import atomic_write
 from hpcjet.config.root import LaunchConfig
 from hpcjet.plan import Plan, read_plan
-from hpcjet.rundir import atomic_write
 
 FOLDER = "doctor"
 """In the run directory: the order, and what the nodes answer."""

@@ -4,8 +4,8 @@ import os
 import time
 from pathlib import Path
 
+from hpcjet.atomic import atomic_write
 from hpcjet.doctor.line import Facts, Line, fail, ok, warn
-from hpcjet.rundir import atomic_write
 
 SUBJECT = "shared files"
 SEEN_WITHIN_S = 20.0

@@ -5,6 +5,7 @@ import os
 import secrets
 from pathlib import Path
 
+from hpcjet.atomic import atomic_write
 from hpcjet.cluster.child import Child, tail
 from hpcjet.cluster.site import logs_here
 from hpcjet.command.environment import step_env
@@ -14,7 +15,6 @@ from hpcjet.config.root import LaunchConfig
 from hpcjet.doctor.order import FOLDER, Order, answer_name, write_order
 from hpcjet.errors import EXIT_OK
 from hpcjet.plan import Plan
-from hpcjet.rundir import atomic_write
 from hpcjet.slurm.step import step_command
 from hpcjet.workload import Cluster
 

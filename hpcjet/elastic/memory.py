@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcjet.rundir import atomic_write
+from hpcjet.atomic import atomic_write
 
 _log = logging.getLogger(__name__)
 FEW_WAITS = 10

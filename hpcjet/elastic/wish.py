@@ -6,9 +6,10 @@ import re
 import time
 from dataclasses import asdict, dataclass
 
+from hpcjet.atomic import atomic_write
 from hpcjet.config.check import bad
 from hpcjet.plan import NodeGroup, Plan
-from hpcjet.rundir import RunDir, atomic_write, path_name
+from hpcjet.rundir import RunDir, path_name
 
 MOST = 100_000
 """More nodes than any cluster has."""

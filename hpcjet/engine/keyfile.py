@@ -1,10 +1,10 @@
 """API keys in files that only their owner can read."""
 
-import os
 import secrets
 import stat
 from pathlib import Path
 
+from hpcjet.atomic import atomic_write
 from hpcjet.errors import EngineError
 
 
@@ -16,11 +16,7 @@ def new_key() -> str:
 def write_key(path: Path, key: str) -> None:
     """Written under another name first: no reader sees a part of it, nor the key in a file that others may read."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    draft.unlink(missing_ok=True)
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
-        file.write(key)
-    draft.replace(path)
+    atomic_write(path, key)
 
 
 def read_key(path: Path) -> str:

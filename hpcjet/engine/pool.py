@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from hpcjet.atomic import atomic_write
 from hpcjet.cluster.lifeline import Hub
 from hpcjet.cluster.members import HELLO
 from hpcjet.config.engine import ServedConfig, SglangConfig
@@ -34,7 +35,7 @@ from hpcjet.engine.serving import awaits_nothing
 from hpcjet.engine.weights import NotDone, Outcome, PoolWeights, read_asked
 from hpcjet.engine.words import PLACE, RESTART, RestartOrder, to_json
 from hpcjet.errors import ConfigError, EngineError
-from hpcjet.rundir import RunDir, atomic_write
+from hpcjet.rundir import RunDir
 
 LOOPBACK = "127.0.0.1"
 STRAGGLERS_S = 20.0

@@ -14,11 +14,12 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from hpcjet.atomic import atomic_write, sync_folder
 from hpcjet.config.cluster import SlurmConfig
 from hpcjet.config.root import LaunchConfig
 from hpcjet.errors import ConfigError, SubmitError
 from hpcjet.plan import NodeGroup, Plan
-from hpcjet.rundir import RunDir, atomic_write, sync_folder
+from hpcjet.rundir import RunDir
 from hpcjet.slurm.jobid import JobId
 from hpcjet.slurm.query import JobState, cancel_jobs, job_states
 from hpcjet.slurm.sbatch import GIVE_UP_S, find, sbatch

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from hpcjet.atomic import atomic_write
 from hpcjet.config.cluster import SlurmConfig
 from hpcjet.config.root import LaunchConfig
 from hpcjet.errors import ConfigError
 from hpcjet.plan import Plan
-from hpcjet.rundir import atomic_write
 from hpcjet.slurm.jobid import JobId
 from hpcjet.slurm.sbatch import sbatch
 from hpcjet.slurm.script import finished, head_settings

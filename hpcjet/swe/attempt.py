@@ -11,11 +11,12 @@ from functools import cached_property
 from pathlib import Path
 from secrets import token_hex
 
+from hpcjet.atomic import atomic_write
 from hpcjet.config.sandbox import SandboxConfig
 from hpcjet.engine.endpoint import Endpoint
 from hpcjet.engine.session import session_id
 from hpcjet.errors import HpcjetError, SandboxError, StoreError, TaskError
-from hpcjet.rundir import Artifacts, RunDir, atomic_write
+from hpcjet.rundir import Artifacts, RunDir
 from hpcjet.sandbox import Limits, ReadySandboxes, Sandbox, SandboxSpec, View, open_sandbox
 from hpcjet.swe.janitor import Janitor
 from hpcjet.swe.record import Record

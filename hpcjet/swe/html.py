@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from hpcjet.atomic import replacing
 from hpcjet.errors import StoreError
 from hpcjet.ledger import Ledger, nodes_view
-from hpcjet.rundir import Artifacts, RunDir, replacing
+from hpcjet.rundir import Artifacts, RunDir
 from hpcjet.shown.duration import count, duration
 from hpcjet.shown.page import template
 from hpcjet.shown.visible import Clip, clip, clip_file, visible

@@ -6,7 +6,8 @@ import logging
 import time
 from pathlib import Path
 
-from hpcjet.rundir import RunDir, atomic_write
+from hpcjet.atomic import atomic_write
+from hpcjet.rundir import RunDir
 from hpcjet.swe.dispatch import Dispatcher
 from hpcjet.swe.record import Record
 from hpcjet.tasks.verdict import Verdict

@@ -2,6 +2,7 @@
 
 import json
 
+from hpcjet.atomic import atomic_write
 from hpcjet.config.engine import ServedConfig
 from hpcjet.config.exp import SweConfig
 from hpcjet.config.plain import from_dict
@@ -9,7 +10,7 @@ from hpcjet.config.root import LaunchConfig, kind_of
 from hpcjet.errors import ConfigError
 from hpcjet.ledger import read_ledger
 from hpcjet.plan import read_plan
-from hpcjet.rundir import RunDir, atomic_write
+from hpcjet.rundir import RunDir
 from hpcjet.swe.html import write_report
 from hpcjet.swe.store import Index, ResultStore
 from hpcjet.swe.summary import Summary, summarise

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hpcjet.atomic import sync_folder
 from hpcjet.errors import StoreError
-from hpcjet.rundir import sync_folder
 from hpcjet.swe.record import Record
 from hpcjet.swe.record_json import checked_values, to_line, to_record
 from hpcjet.tasks.verdict import Verdict

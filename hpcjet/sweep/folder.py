@@ -19,8 +19,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hpcjet.atomic import atomic_write
 from hpcjet.errors import ConfigError
-from hpcjet.rundir import RunDir, atomic_write
+from hpcjet.rundir import RunDir
 from hpcjet.sweep.points import Point, config_of, read_point
 
 FOLDER = "sweeps"

@@ -9,11 +9,12 @@ from dataclasses import asdict, replace
 
 import yaml
 
+from hpcjet.atomic import atomic_write
 from hpcjet.cluster.site import RAY_TOKEN
 from hpcjet.cluster.state import Phase, RunState
 from hpcjet.config.plain import from_dict
 from hpcjet.plan import Plan, make_plan
-from hpcjet.rundir import RunDir, atomic_write
+from hpcjet.rundir import RunDir
 from hpcjet.slurm.submission import Submission
 from hpcjet.sweep.folder import About, Array, SweepDir
 from hpcjet.sweep.points import Point

@@ -11,13 +11,14 @@ from datetime import datetime
 from pathlib import Path
 
 from hpcjet import __version__
+from hpcjet.atomic import atomic_write
 from hpcjet.config.cluster import SlurmConfig
 from hpcjet.config.plain import to_dict
 from hpcjet.config.root import SnapshotKind, kind_of
 from hpcjet.errors import ConfigError, HpcjetError
 from hpcjet.plan import make_plan
 from hpcjet.preflight import check_slurm
-from hpcjet.rundir import RunDir, atomic_write, new_short_id
+from hpcjet.rundir import RunDir, new_short_id
 from hpcjet.runlock import RunLock
 from hpcjet.slurm.limits import site
 from hpcjet.slurm.request import check_request

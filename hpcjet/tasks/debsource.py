@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcjet.atomic import replacing
 from hpcjet.errors import TaskError
 
 log = logging.getLogger(__name__)
@@ -189,9 +190,12 @@ def _keep(paths: Iterable[Path], kept: Path) -> None:
     """Move downloads where they stay; each appears whole, and another builder's equal one may be replaced."""
     kept.mkdir(parents=True, exist_ok=True)
     for path in paths:
-        draft = kept / f".{path.name}.{os.getpid()}"
-        shutil.copyfile(path, draft)
-        draft.replace(kept / path.name)
+        with (
+            replacing(kept / path.name, mode=0o644) as descriptor,
+            os.fdopen(descriptor, "wb", closefd=False) as target,
+            path.open("rb") as source,
+        ):
+            shutil.copyfileobj(source, target)
 
 
 def dsc_name(package: str, version: str) -> str:

@@ -1,10 +1,10 @@
 """What never becomes part of a patch, as the base commit says it: an agent's edits of .gitignore change nothing."""
 
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from hpcjet.atomic import atomic_write
 from hpcjet.tasks.git import git
 
 NAME = "info/exclude-all"
@@ -18,10 +18,7 @@ def write_excludes(git_dir: Path) -> None:
         return
     own = git_dir / "info/exclude"
     text = (own.read_bytes() if own.exists() else b"") + b"\n" + one_exclude_file(_ignore_files(git_dir))
-    draft = target.with_name(f"{target.name}.{os.getpid()}.tmp")
-    draft.write_bytes(text)
-    draft.chmod(0o644)
-    draft.replace(target)
+    atomic_write(target, text, mode=0o644)
 
 
 def one_exclude_file(files: Mapping[bytes, bytes]) -> bytes:

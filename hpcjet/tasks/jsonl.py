@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from hpcjet.atomic import replacing
 from hpcjet.errors import TaskError
 from hpcjet.tasks.task import Recipe, Task
 
@@ -50,13 +51,12 @@ def iter_tasks(path: Path, *, recipe: Recipe | None = None) -> Iterator[Task]:
 def dump_tasks(path: Path, tasks: Iterable[Task]) -> None:
     """Write a task file in one step: a reader sees the old file or the whole new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with draft.open("w", encoding="ascii", newline="\n") as file:
+    with (
+        replacing(path, mode=0o644) as descriptor,
+        os.fdopen(descriptor, "w", encoding="ascii", newline="\n", closefd=False) as file,
+    ):
         for task in tasks:
             file.write(json.dumps(task_to_row(task)) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
 
 
 def task_to_row(task: Task) -> dict[str, Any]:

@@ -2,10 +2,11 @@
 
 import json
 import os
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from hpcjet.atomic import atomic_write
 
 NAME = "layer.json"
 FORMAT = 1
@@ -42,9 +43,7 @@ def read_about(folder: Path) -> About | None:
 
 
 def write_about(folder: Path, about: About) -> None:
-    draft = folder / f".{NAME}.{os.getpid()}.{time.monotonic_ns()}"
-    draft.write_text(json.dumps(asdict(about)) + "\n", "utf-8")
-    draft.replace(folder / NAME)
+    atomic_write(folder / NAME, json.dumps(asdict(about)) + "\n", mode=0o644)
 
 
 def last_used(folder: Path) -> float:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from hpcjet.atomic import atomic_write
 from hpcjet.errors import TaskError
 
 TASKS = "tasks.jsonl"
@@ -19,10 +20,7 @@ def sets_dir(cache: Path) -> Path:
 
 def choose_default(cache: Path, task_set: Path) -> None:
     """Make a finished set the one that is used when none is named."""
-    pointer = sets_dir(cache) / _DEFAULT
-    draft = pointer.with_name(f".{_DEFAULT}.{task_set.name}")
-    draft.write_text(f"{task_set.name}\n", "utf-8")
-    draft.replace(pointer)
+    atomic_write(sets_dir(cache) / _DEFAULT, f"{task_set.name}\n", mode=0o644)
 
 
 def default_task_set(cache: Path) -> Path | None:

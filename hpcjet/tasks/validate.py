@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -10,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from hpcjet.atomic import atomic_write
 from hpcjet.config.sandbox import SandboxConfig
 from hpcjet.errors import SandboxError, TaskError
 from hpcjet.tasks.jsonl import dump_tasks, task_to_row
@@ -155,7 +155,7 @@ def keep_validation(task: Task, found: Validation, folder: Path) -> None:
         return
     target = _known_file(task, folder)
     target.parent.mkdir(exist_ok=True)
-    _write(target, json.dumps(asdict(found)) + "\n")
+    atomic_write(target, json.dumps(asdict(found)) + "\n", mode=0o644)
 
 
 def write_lists(tasks: Sequence[Task], results: Mapping[str, Validation], folder: Path) -> None:
@@ -174,16 +174,10 @@ def write_lists(tasks: Sequence[Task], results: Mapping[str, Validation], folder
         for task in tasks
         if (found := results.get(task.instance_id)) and not found.proven
     ]
-    _write(folder / REJECTED, "".join(f"{row}\n" for row in rows))
+    atomic_write(folder / REJECTED, "".join(f"{row}\n" for row in rows), mode=0o644)
 
 
 def _known_file(task: Task, folder: Path) -> Path:
     row = task_to_row(replace(task, FAIL_TO_PASS=(), PASS_TO_PASS=()))
     digest = hashlib.sha256(json.dumps([FORMAT, row], sort_keys=True).encode()).hexdigest()
     return folder / KNOWN / f"{task.instance_id}-{digest[:12]}.json"
-
-
-def _write(target: Path, text: str) -> None:
-    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    draft.write_text(text, "utf-8")
-    draft.replace(target)

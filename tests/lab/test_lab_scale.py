@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from launching import AtWork, Login, events, kill_on, recorded, start_work, state_in_queue, wait_for
 
+from hpcjet.atomic import atomic_write
 from hpcjet.lab import Lab
-from hpcjet.rundir import RunDir, atomic_write
+from hpcjet.rundir import RunDir
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 

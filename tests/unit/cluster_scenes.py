@@ -11,11 +11,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from hpcjet.atomic import atomic_write
 from hpcjet.cluster.events import Entry, read_events
 from hpcjet.cluster.state import Phase, RunState, write_state
 from hpcjet.config.compose import compose
 from hpcjet.plan import NodeGroup, Plan, make_plan
-from hpcjet.rundir import RunDir, atomic_write
+from hpcjet.rundir import RunDir
 
 ROOT = Path(__file__).parents[2]
 DRIVER = """

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from cluster_scenes import Scene, group, made_in, until, write_plan
 
+from hpcjet.atomic import atomic_write
 from hpcjet.cluster.state import Phase, RunState, write_state
-from hpcjet.rundir import atomic_write
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from hpcjet import cli
+from hpcjet.atomic import atomic_write
 from hpcjet.cluster.events import Entry, Event
 from hpcjet.cluster.state import Phase, RunState, write_state
 from hpcjet.console.completion import run_names
@@ -19,7 +20,7 @@ from hpcjet.console.efficiency import efficiency, lines, size
 from hpcjet.console.listing import print_rows, rows
 from hpcjet.console.logs import follow_files, log_files
 from hpcjet.errors import ConfigError
-from hpcjet.rundir import RunDir, atomic_write, find_run
+from hpcjet.rundir import RunDir, find_run
 from hpcjet.slurm.query import JobState, Stage
 from hpcjet.slurm.times import elapsed_s
 

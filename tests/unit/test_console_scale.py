@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from hpcjet import cli
+from hpcjet.atomic import atomic_write
 from hpcjet.cluster.state import REQUEUED, Phase, RunState, write_state
 from hpcjet.config.compose import compose
 from hpcjet.config.plain import to_dict
@@ -18,7 +19,7 @@ from hpcjet.config.root import LaunchConfig
 from hpcjet.elastic.wish import Wish, wanted_nodes, wishes, write_wish
 from hpcjet.errors import ConfigError
 from hpcjet.plan import Plan, make_plan
-from hpcjet.rundir import RunDir, atomic_write
+from hpcjet.rundir import RunDir
 
 GROUPS = "{head: {nodes: 1}, cpu: {nodes: 2, min: 1, max: 4}, big: {nodes: 4, max: 8, nodes_per_job: 4}}"
 

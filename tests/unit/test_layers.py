@@ -14,7 +14,7 @@ import hpcjet
 
 PACKAGE = Path(hpcjet.__file__).parent
 LAYERS = [
-    {"__init__", "errors", "paths", "config", "rundir", "runlock", "shown"},
+    {"__init__", "errors", "paths", "atomic", "config", "rundir", "runlock", "shown"},
     {"plan"},
     {"slurm", "sandbox"},
     {"cluster"},

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from hpcjet.atomic import atomic_write, replacing
 from hpcjet.errors import ConfigError
-from hpcjet.rundir import RunDir, atomic_write, find_run, new_run_dir, new_short_id, path_name, replacing, runs
+from hpcjet.rundir import RunDir, find_run, new_run_dir, new_short_id, path_name, runs
 
 NOW = datetime(2025, 6, 1, 12, 30, 5)
 

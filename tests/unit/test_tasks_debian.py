@@ -1,9 +1,11 @@
 """Task sets from Debian source packages: a tiny package in a local archive, fetched by the real apt."""
 
+import gzip
 import hashlib
 import io
 import itertools
 import json
+import lzma
 import shutil
 import subprocess
 import tarfile
@@ -93,12 +95,13 @@ class Package:
 
 def tar(files: dict[str, bytes], kind: str) -> bytes:
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode=f"w:{kind}") as made:
+    with tarfile.open(fileobj=buffer, mode="w") as made:
         for name, content in files.items():
             member = tarfile.TarInfo(name)
             member.size = len(content)
             made.addfile(member, io.BytesIO(content))
-    return buffer.getvalue()
+    # Without the time: all versions name one upstream file, with one checksum.
+    return gzip.compress(buffer.getvalue(), mtime=0) if kind == "gz" else lzma.compress(buffer.getvalue())
 
 
 def sums(files: dict[str, bytes]) -> str:

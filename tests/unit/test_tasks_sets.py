@@ -1,6 +1,7 @@
 """Which task set is used, and the commands `hpcjet tasks ...`."""
 
 import argparse
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,14 @@ def test_the_set_built_last_is_the_default(tmp_path: Path) -> None:
         assert default_task_set(tmp_path) == chosen
     (one / "meta.json").unlink()
     assert default_task_set(tmp_path) == two, "a pointer to a set that is gone is no reason to fail"
+
+
+def test_many_choose_at_once(tmp_path: Path) -> None:
+    one, two = make_set(tmp_path, "one"), make_set(tmp_path, "two")
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda number: choose_default(tmp_path, (one, two)[number // 40 % 2]), range(400)))
+    assert default_task_set(tmp_path) in (one, two)
+    assert sorted(path.name for path in (tmp_path / "tasks").iterdir()) == ["default", "one", "two"]
 
 
 def test_validated_tasks_are_preferred(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from hpcjet.atomic import sync_folder
 from hpcjet.engine.gateway.calls import SUFFIX, Call, Encoder
 from hpcjet.errors import StoreError
-from hpcjet.rundir import sync_folder
 
 _LARGEST_SEGMENT = 256 * 1024**2
 _LARGEST_BATCH = 512

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from hpcjet.atomic import sync_folder
 from hpcjet.config.check import bad
 from hpcjet.errors import ConfigError
-from hpcjet.rundir import sync_folder
 from hpcjet.swarm.checkpoints import tree
 from hpcjet.swarm.checkpoints.checkpoint import Checkpoint, Damaged, Form
 from hpcjet.swarm.hosts.spec import HostState

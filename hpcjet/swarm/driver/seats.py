@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hpcjet.atomic import atomic_write
 from hpcjet.errors import ConfigError, WorkloadError, WorldError
-from hpcjet.rundir import atomic_write
 from hpcjet.swarm.driver.answers import no_answer
 from hpcjet.swarm.driver.losses import Losses
 from hpcjet.swarm.driver.plane import Plane

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from hpcjet.rundir import replacing
+from hpcjet.atomic import replacing
 from hpcjet.swarm.row import PLAIN, Row
 
 

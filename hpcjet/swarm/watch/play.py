@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
+from hpcjet.atomic import atomic_write
 from hpcjet.config.check import bad
 from hpcjet.config.swarm.exp import SwarmConfig
 from hpcjet.config.swarm.formation import FormationConfig
 from hpcjet.errors import ConfigError
-from hpcjet.rundir import RunDir, atomic_write
+from hpcjet.rundir import RunDir
 from hpcjet.shown.page import template
 from hpcjet.shown.visible import visible
 from hpcjet.swarm.checkpoints import Damaged, load_policies, versions

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from hpcjet.rundir import atomic_write
+from hpcjet.atomic import atomic_write
 
 _log = logging.getLogger(__name__)
 EVERY_S = 1.0

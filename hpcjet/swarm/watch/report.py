@@ -11,13 +11,14 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
+from hpcjet.atomic import atomic_write
 from hpcjet.config.root import kind_of
 from hpcjet.config.swarm.exp import SwarmConfig
 from hpcjet.config.swarm.formation import FormationConfig
 from hpcjet.errors import ConfigError, StoreError
 from hpcjet.ledger import nodes_view, read_ledger
 from hpcjet.plan import Plan, read_plan
-from hpcjet.rundir import RunDir, atomic_write
+from hpcjet.rundir import RunDir
 from hpcjet.shown.page import template
 from hpcjet.shown.visible import visible
 from hpcjet.swarm.row import Row

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcjet.rundir import atomic_write
+from hpcjet.atomic import atomic_write
 
 _log = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from hpcjet.atomic import atomic_write
 from hpcjet.config.swarm.formation import FormationConfig
 from hpcjet.errors import ConfigError
-from hpcjet.rundir import atomic_write
 from hpcjet.swarm.acting import Actor
 from hpcjet.swarm.formation.vector import FormationVector
 from hpcjet.swarm.hosts.evaluate import EVALUATION

@@ -233,7 +233,7 @@ def test_what_cannot_be_kept_is_refused_at_once(value: Any, tmp_path: Path) -> N
         tree.save(file, value)
 
 
-@pytest.mark.parametrize("name", ["os:system", "hpcjet.rundir:atomic_write", "hpcjet.errors:ConfigError"])
+@pytest.mark.parametrize("name", ["os:system", "hpcjet.atomic:atomic_write", "hpcjet.errors:ConfigError"])
 def test_a_file_of_others_makes_nothing_but_data(name: str) -> None:
     with pytest.raises(ValueError, match="is not"):
         tree.decoded({"data": name, "is": {}}, lambda number: np.zeros(number))
