@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 # The lab's user cannot run a Python that lies in the home of root.
 SYSTEM = $(shell $(BIN)/python -c 'import sys; print("/usr/bin/python%d.%d" % sys.version_info[:2])')
 
-.PHONY: demo test test-first test-beside test-lab test-rest test-attack test-alone check bench install lab-packages real-engine clean
+.PHONY: demo test test-first test-beside test-lab test-rest test-again test-attack test-alone check bench install lab-packages real-engine clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/hpcjet tasks build debian python3.11
@@ -14,7 +14,7 @@ demo: $(VENV)/.installed
 
 # One part after the other, each to its end, whatever failed before: one run tells all.
 test: $(VENV)/.installed-dev
-	@$(MAKE) --no-print-directory --jobs=1 --keep-going test-first test-beside test-attack test-alone
+	@$(MAKE) --no-print-directory --jobs=1 --keep-going test-first test-beside test-again test-attack test-alone
 
 test-first:
 	@$(MAKE) --no-print-directory --jobs=2 --keep-going real-engine check lab-packages
@@ -24,10 +24,14 @@ test-beside:
 	@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=line test-lab test-rest
 
 test-lab:
-	$(BIN)/python -m pytest --durations=25 tests/lab tests/nfs
+	$(BIN)/python tests/part.py lab --durations=25 tests/lab tests/nfs
 
 test-rest:
-	nice -n 10 $(BIN)/python -m pytest --numprocesses=auto -m "not alone" tests/unit tests/local tests/engine
+	nice -n 10 $(BIN)/python tests/part.py rest --numprocesses=auto -m "not alone" tests/unit tests/local tests/engine
+
+# The few that failed beside so much other work, once more.
+test-again:
+	$(BIN)/python tests/part.py --again lab rest
 
 # Attacks look for what is left anywhere on the machine, so they come last, alone, and so do limits in seconds.
 test-attack:
