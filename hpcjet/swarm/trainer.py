@@ -1,5 +1,6 @@
 """Training without a data plane: act, note fragments, learn, and again. `trainers` has several processes of it."""
 
+import copy
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +18,8 @@ from hpcjet.swarm.learning.ranks import ALONE, Ranks
 from hpcjet.swarm.learning.schedule import rate_at
 from hpcjet.swarm.policy.backends import backend
 from hpcjet.swarm.policy.routes import policy_specs, routes
-from hpcjet.swarm.vector import Episode, Resumable, Turn, WorldVector
+from hpcjet.swarm.rollout import Rollout
+from hpcjet.swarm.vector import Episode, Resumable, WorldVector
 
 _POLICY, _LEARNER, _ACTOR = range(3)
 """What a seed is for."""
@@ -35,6 +37,9 @@ class TrainerConfig:
     """Steps of every world between two updates."""
     agent_steps: int = 0
     """When the learning rate has come to its end (learner.rate_end); 0: it stays as it is."""
+    overlap: bool = False
+    """Act while ranks wait for each other's gradients. What is learned from is then acted during the update before, by
+    weights that are at most an update old, and its values are taken as noted; the same seed gives the same bits."""
     policy_map: dict[str, str] = field(default_factory=dict)
     """From a group (or * for all others) to its policy; {row} in the name makes one for each row. Empty: one for each
     group."""
@@ -54,7 +59,7 @@ class Iteration:
     episodes: list[Episode]
     faults: list[WorldError]
     learning: dict[str, dict[str, float]]
-    """Metrics of each policy's update."""
+    """Metrics of each policy's update; with `overlap` there is none in the first."""
     acting_seconds: float
     learning_seconds: float
 
@@ -80,42 +85,57 @@ class Trainer:
             for number, (name, policy) in enumerate(self.policies.items())
         }
         self.actor = Actor(spec, self.routes, self.policies, seed=_seed(config.seed, _ACTOR, ranks.rank))
-        self.recorders = {
-            name: Recorder(group, spec.worlds, config.steps, state_size=spec.state_size)
-            for name, group in spec.groups.items()
-        }
+        self.rollout = Rollout(vector, self.actor, config.steps)
         self.agent_steps = 0
-        self._turn: Turn | None = None
+        self._ahead: int | None = None
+        """Agent-steps of the fragments that are to be learned from next, if there are any."""
+
+    @property
+    def recorders(self) -> dict[str, Recorder]:
+        """Of each group, with what it did last."""
+        return self.rollout.recorders
 
     def iterate(self) -> Iteration:
-        """Let every world take its steps, then learn from them. Raises WorldError if worlds cannot begin."""
-        began = time.perf_counter()
-        episodes, faults = self._act()
-        between = time.perf_counter()
-        acted = sum(int(recorder.fragment.present[:-1].sum()) for recorder in self.recorders.values())
-        goal = self.config.agent_steps
-        rate = rate_at(self.agent_steps / goal, self.config.learner.rate_end) if goal else 1.0
+        """Let every world take its steps, then learn from them. Raises WorldError if worlds cannot begin.
+
+        With `overlap` it learns from the steps of the call before and takes new ones meanwhile; the first only acts.
+        """
+        began, rollout = time.perf_counter(), self.rollout
+        learning: dict[str, dict[str, float]] = {}
+        if self.config.overlap:
+            ahead, made = self._ahead, {name: self.fragments(name) for name in self.learners}
+            # They are learned from after this update, and acted by weights from before and from within it.
+            rollout.begin(lambda group: self._version(group) + (ahead is not None), keep=True)
+            if ahead is not None:
+                learning = self._learn(made, self.agent_steps - ahead)
+            rollout.advance()
+            self._ahead = rollout.agent_steps
+        else:
+            rollout.begin(self._version)
+            rollout.advance()
+            learning = self._learn({name: self.fragments(name) for name in self.learners}, self.agent_steps)
+        acted, seconds = rollout.agent_steps, time.perf_counter() - began
         self.agent_steps += acted
-        learning = {name: learner.update(self.fragments(name), rate=rate) for name, learner in self.learners.items()}
-        return Iteration(acted, episodes, faults, learning, between - began, time.perf_counter() - between)
+        return Iteration(acted, rollout.episodes, rollout.faults, learning, rollout.seconds, seconds - rollout.seconds)
 
     def fragments(self, policy: str) -> list[Fragment]:
-        """What this policy did since the last update."""
+        """What this policy did last: what was learned from, or, with `overlap`, what the next update learns from."""
         return [
             whole if route.rows is None else whole.of_rows(route.rows)
             for route in self.routes
             if route.policy == policy
-            for whole in (self.recorders[route.group].fragment,)
+            for whole in (self.rollout.fragments[route.group],)
         ]
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next iteration depends on. Worlds are in it if they can be resumed."""
-        worlds = self.vector.state_dict() if isinstance(self.vector, Resumable) and self._turn is not None else None
+        begun = isinstance(self.vector, Resumable) and self.rollout.turn is not None
         return {
             "learners": {name: learner.state_dict() for name, learner in self.learners.items()},
             "actor": self.actor.rng.bit_generator.state,
             "agent_steps": self.agent_steps,
-            "worlds": worlds,
+            "worlds": self.vector.state_dict() if begun else None,  # type: ignore[attr-defined]
+            "ahead": None if self._ahead is None else copy.deepcopy(self.rollout.fragments),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -132,32 +152,25 @@ class Trainer:
         self.agent_steps = state["agent_steps"]
         worlds = state["worlds"]
         can = worlds is not None and isinstance(self.vector, Resumable)
-        self._turn = self.vector.load_state_dict(worlds) if can else None  # type: ignore[attr-defined]
+        self.rollout.turn = self.vector.load_state_dict(worlds) if can else None  # type: ignore[attr-defined]
+        self._ahead = None
+        if self.config.overlap and state["ahead"] is not None:
+            self.rollout.take(copy.deepcopy(state["ahead"]))
+            self._ahead = self.rollout.agent_steps
 
-    def _act(self) -> tuple[list[Episode], list[WorldError]]:
-        episodes: list[Episode] = []
-        faults: list[WorldError] = []
-        if self._turn is None:
-            self._turn = self.vector.reset()
-            faults += self._turn.faults
-        turn = self._turn
-        for name, recorder in self.recorders.items():
-            recorder.begin(turn.groups[name], turn.state)
-            recorder.fragment.version = self._version(name)
-        for _ in range(self.config.steps):
-            acts = self.actor.act(turn)
-            turn = self.vector.step({name: group.action for name, group in acts.items()})
-            for name, recorder in self.recorders.items():
-                did = acts[name]
-                value = 0.0 if did.value is None else did.value
-                recorder.add(
-                    did.action, turn.groups[name], log_prob=did.log_prob, value=value, state=turn.state,
-                    final_state=turn.final_state,
-                )  # fmt: skip
-            episodes += turn.episodes
-            faults += turn.faults
-        self._turn = turn
-        return episodes, faults
+    def _learn(self, made: Mapping[str, list[Fragment]], steps: int) -> dict[str, dict[str, float]]:
+        """From what each policy did after so many agent-steps."""
+        goal, found = self.config.agent_steps, {}
+        rate = rate_at(steps / goal, self.config.learner.rate_end) if goal else 1.0
+        for number, (name, learner) in enumerate(self.learners.items()):
+            found[name] = learner.update(made[name], rate=rate, **self._meanwhile(number))
+        return found
+
+    def _meanwhile(self, number: int) -> dict[str, Any]:
+        """What is done while learner `number` waits for other ranks."""
+        if not self.config.overlap:
+            return {}
+        return {"meanwhile": lambda share: self.rollout.advance((number + share) / len(self.learners))}
 
     def _version(self, group: str) -> int:
         # All policies of a trainer are updated together.

@@ -5,7 +5,7 @@ So a rank with few samples, or none, weighs as much as its samples do. That is n
 does: it averages over ranks, whatever they hold, and waits for ever where one has fewer minibatches.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
@@ -27,6 +27,9 @@ class Ranks(Protocol):
     def sum_(self, tensor: "Tensor") -> None:
         """Make it the sum of those of all ranks, in place; the same bits on each."""
 
+    def start_sum(self, tensor: "Tensor") -> Callable[[], None]:
+        """As `sum_`, but answers at once; what it answers waits for the end, until which nobody touches the tensor."""
+
     def most(self, number: int) -> int:
         """The greatest of those of all ranks."""
 
@@ -38,6 +41,9 @@ class Alone:
 
     def sum_(self, tensor: "Tensor") -> None:
         pass
+
+    def start_sum(self, tensor: "Tensor") -> Callable[[], None]:
+        return lambda: None
 
     def most(self, number: int) -> int:
         return number
@@ -75,6 +81,18 @@ class Distributed:
 
         with together():
             dist.all_reduce(tensor)
+
+    def start_sum(self, tensor: "Tensor") -> Callable[[], None]:
+        import torch.distributed as dist
+
+        with together():
+            work = dist.all_reduce(tensor, async_op=True)
+
+        def wait() -> None:
+            with together():
+                work.wait()
+
+        return wait
 
     def most(self, number: int) -> int:
         import torch

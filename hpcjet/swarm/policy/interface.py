@@ -4,7 +4,7 @@ A backend is one module with `make_policy` and `make_learner`. Everything that i
 advantages, the choice of samples) is made outside of it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -17,6 +17,9 @@ from hpcjet.swarm.fragment import Fragment
 from hpcjet.swarm.learning.ranks import ALONE, Ranks
 from hpcjet.swarm.spaces.layout import ActionLayout
 from hpcjet.swarm.vector import Bools, Floats
+
+Meanwhile = Callable[[float], None]
+"""What can be done while an update waits: it is told which share of the update is done."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,7 @@ class Learner(Protocol):
         nodes: Sequence[int] = (),
         weights: Sequence[float] = (),
         rate: float = 1.0,
+        meanwhile: Meanwhile | None = None,
     ) -> dict[str, float]:
         """Learn from these once (all epochs), raise the policy's version, and tell how it went.
 
@@ -94,6 +98,7 @@ class Learner(Protocol):
         `weights`: the importance weight of each fragment, by which the losses of its samples are multiplied; they are
         divided by the number of samples all the same. Empty: each has 1.
         `rate`: by what the learning rate is multiplied this time.
+        `meanwhile`: may be called while ranks wait for each other, equally often on each.
         """
 
     def state_dict(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from hpcjet.config.swarm.learner import LearnerConfig, Standardise
 from hpcjet.swarm.fragment import Fragment
 from hpcjet.swarm.learning.batch import Batch, batch_of
 from hpcjet.swarm.learning.ranks import ALONE, Ranks, everyones
+from hpcjet.swarm.policy.interface import Meanwhile
 from hpcjet.swarm.torch_backend.learner import TorchLearner, node_of_places, weights_of
 from hpcjet.swarm.torch_backend.packing import Packed
 from hpcjet.swarm.torch_backend.policy import TorchPolicy
@@ -35,7 +36,7 @@ class PPOLearner(TorchLearner):
 
     def update(
         self, fragments: Sequence[Fragment], *, nodes: Sequence[int] = (), weights: Sequence[float] = (),
-        rate: float = 1.0,
+        rate: float = 1.0, meanwhile: Meanwhile | None = None,
     ) -> dict[str, float]:  # fmt: skip
         """See `Learner.update`. Raises ValueError, with shapes, for a fragment of another policy."""
         batch = batch_of(fragments, self.policy, self.config)
@@ -48,7 +49,7 @@ class PPOLearner(TorchLearner):
                 self._by_autograd(parts, batch.index, counts)
             else:
                 samples = self._written.packing.of(parts, self.policy.tensor(batch.index))
-                self._by_formulas(self._written, samples, counts)
+                self._by_formulas(self._written, samples, counts, meanwhile)
             if self.policy.seen:
                 self._take_in(batch)
         self.policy.version += 1
@@ -67,12 +68,18 @@ class PPOLearner(TorchLearner):
                     self.note(**noted)
                 self.step()
 
-    def _by_formulas(self, written: WrittenOut, samples: Packed, counts: Sequence[int]) -> None:
+    def _by_formulas(
+        self, written: WrittenOut, samples: Packed, counts: Sequence[int], meanwhile: Meanwhile | None
+    ) -> None:
         c, places = self.config, np.arange(len(samples.rows))
+        steps, done = c.epochs * -(-sum(counts) // c.minibatch), 0
         for _ in range(c.epochs):
             for minibatch, number in self.minibatches(places, counts, c.minibatch):
                 self.note(**written.backward(samples, self.policy.tensor(minibatch), float(number)))
-                self.ranks.sum_(written.gradient)
+                wait, done = self.ranks.start_sum(written.gradient), done + 1
+                if meanwhile is not None:
+                    meanwhile(done / steps)
+                wait()
                 self.finish(written.give(most=c.max_grad_norm))
 
     def _take_in(self, batch: Batch) -> None:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from hpcjet.swarm.fragment import Fragment
 from hpcjet.swarm.learning.batch import check_fragment
 from hpcjet.swarm.learning.ranks import everyones
-from hpcjet.swarm.policy.interface import PolicySpec
+from hpcjet.swarm.policy.interface import Meanwhile, PolicySpec
 from hpcjet.swarm.returns import VTrace, trajectories, vtrace
 from hpcjet.swarm.torch_backend.learner import TorchLearner, weights_of
 from hpcjet.swarm.vector import Floats, Ints
@@ -48,7 +48,7 @@ class Columns:
 class VTraceLearner(TorchLearner):
     def update(
         self, fragments: Sequence[Fragment], *, nodes: Sequence[int] = (), weights: Sequence[float] = (),
-        rate: float = 1.0,
+        rate: float = 1.0, meanwhile: Meanwhile | None = None,
     ) -> dict[str, float]:  # fmt: skip
         """See `Learner.update`. Raises ValueError, with shapes, for fragments of another policy or unequal length."""
         whole = columns_of(fragments, self.policy.spec)

@@ -41,6 +41,9 @@ class OfThread:
     def sum_(self, tensor: torch.Tensor) -> None:
         tensor.copy_(sum(self.exchange(tensor.clone())))
 
+    def start_sum(self, tensor: torch.Tensor) -> Callable[[], None]:
+        return lambda: self.sum_(tensor)
+
     def most(self, number: int) -> int:
         return int(max(self.exchange(number)))
 

@@ -1,6 +1,8 @@
 """Acting and learning in one process."""
 
 import pickle
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,16 +11,18 @@ from swarm_bandit import BOX, CHOICE, MIXED, Bandit
 from hpcjet.config.swarm.learner import Algorithm, LearnerConfig
 from hpcjet.errors import ConfigError
 from hpcjet.swarm.formation import FormationConfig, FormationVector
+from hpcjet.swarm.learning.ranks import Alone
 from hpcjet.swarm.policy import PolicyConfig
 from hpcjet.swarm.trainer import Trainer, TrainerConfig
 
 BOTH = pytest.mark.parametrize("algorithm", list(Algorithm), ids=[each.name for each in Algorithm])
 
 
-def formation(algorithm: Algorithm, seed: int = 0) -> Trainer:
+def formation(algorithm: Algorithm, seed: int = 0, *, overlap: bool = False) -> Trainer:
     vector = FormationVector(FormationConfig(agents=5, steps=9), 4, seed=seed, with_state=True, stagger=True)
     learner = LearnerConfig(algorithm=algorithm, minibatch=60, epochs=2)
-    return Trainer(vector, TrainerConfig(seed=seed, steps=7, policy=PolicyConfig(hidden=[16]), learner=learner))
+    policy = PolicyConfig(hidden=[16])
+    return Trainer(vector, TrainerConfig(seed=seed, steps=7, overlap=overlap, policy=policy, learner=learner))
 
 
 def weights(trainer: Trainer) -> bytes:
@@ -26,13 +30,14 @@ def weights(trainer: Trainer) -> bytes:
 
 
 @BOTH
-def test_runs_of_a_seed_are_bit_equal_and_so_is_a_resumed_one(algorithm: Algorithm) -> None:
-    one, same, other = formation(algorithm), formation(algorithm), formation(algorithm, seed=1)
+@pytest.mark.parametrize("overlap", [False, True], ids=["in turn", "overlap"])
+def test_runs_of_a_seed_are_bit_equal_and_so_is_a_resumed_one(algorithm: Algorithm, overlap: bool) -> None:
+    one, same, other = (formation(algorithm, seed, overlap=overlap) for seed in (0, 0, 1))
     for _ in range(3):
         for trainer in (one, same, other):
             trainer.iterate()
     assert weights(one) == weights(same) != weights(other)
-    resumed = formation(algorithm)
+    resumed = formation(algorithm, overlap=overlap)
     resumed.load_state_dict(pickle.loads(pickle.dumps(same.state_dict())))
     for _ in range(3):
         unbroken = one.iterate()
@@ -43,9 +48,44 @@ def test_runs_of_a_seed_are_bit_equal_and_so_is_a_resumed_one(algorithm: Algorit
     assert one.agent_steps == resumed.agent_steps == 6 * 4 * 5 * 7
 
 
+class Noting(Alone):
+    """What `at` says whenever the others' gradients are waited for."""
+
+    def __init__(self, at: Callable[[], int]) -> None:
+        self.at, self.noted = at, list[int]()
+
+    def start_sum(self, tensor: Any) -> Callable[[], None]:
+        return lambda: self.noted.append(self.at())
+
+
+def test_with_overlap_steps_are_taken_while_gradients_are_waited_for() -> None:
+    vector = Bandit({"g": BOX}, 4, 4)
+    ranks = Noting(lambda: acted)
+    config = TrainerConfig(steps=10, overlap=True, learner=LearnerConfig(epochs=1, minibatch=32))
+    trainer, acted, step = Trainer(vector, config, ranks), 0, vector.step
+
+    def counted(actions: Any) -> Any:
+        nonlocal acted
+        acted += 1
+        return step(actions)
+
+    vector.step = counted  # type: ignore[method-assign]
+    first = trainer.iterate()
+    assert (acted, ranks.noted, first.learning, first.agent_steps) == (10, [], {}, 160)
+    (before,) = trainer.fragments("g")
+    observation = before.observation.copy()
+    second = trainer.iterate()
+    assert ranks.noted == [12, 14, 16, 18, 20] and acted == 20
+    assert second.learning["g"]["samples"] == 160 and trainer.policies["g"].version == 1
+    (after,) = trainer.fragments("g")
+    assert after is not before and after.version == 1
+    np.testing.assert_array_equal(before.observation, observation)
+
+
 @BOTH
-def test_real_numbers_are_learned(algorithm: Algorithm) -> None:
-    trainer = bandit(Bandit({"g": BOX}, 16, 4, padding=3), algorithm)
+@pytest.mark.parametrize("overlap", [False, True], ids=["in turn", "overlap"])
+def test_real_numbers_are_learned(algorithm: Algorithm, overlap: bool) -> None:
+    trainer = bandit(Bandit({"g": BOX}, 16, 4, padding=3), algorithm, overlap=overlap)
     first, last = trained(trainer, 20)
     assert first < -1.5, "two squared errors, with a standard deviation of 1"
     assert last > -0.8
@@ -112,12 +152,15 @@ def test_a_state_with_other_policies_is_refused() -> None:
         other.load_state_dict(state)
 
 
-def bandit(vector: Bandit, algorithm: Algorithm, policy_map: dict[str, str] | None = None) -> Trainer:
+def bandit(
+    vector: Bandit, algorithm: Algorithm, policy_map: dict[str, str] | None = None, *, overlap: bool = False
+) -> Trainer:
     # V-trace once, with shorter shares: it has no bound on how far several epochs take the policy.
     epochs, minibatch = (4, 320) if algorithm is Algorithm.ppo else (1, 80)
     learner = LearnerConfig(algorithm=algorithm, epochs=epochs, minibatch=minibatch, learning_rate=0.01)
     policy = PolicyConfig(hidden=[32])
-    return Trainer(vector, TrainerConfig(steps=10, policy_map=policy_map or {}, policy=policy, learner=learner))
+    form = TrainerConfig(steps=10, overlap=overlap, policy_map=policy_map or {}, policy=policy, learner=learner)
+    return Trainer(vector, form)
 
 
 def trained(trainer: Trainer, iterations: int) -> tuple[float, float]:

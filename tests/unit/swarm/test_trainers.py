@@ -1,6 +1,7 @@
 """Acting and learning in several processes."""
 
 import pickle
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -32,8 +33,9 @@ def failing(rank: int, size: int) -> FormationVector:
     return worlds(rank, size)
 
 
-def config(learner: LearnerConfig) -> TrainerConfig:
-    return TrainerConfig(seed=7, steps=7, policy=PolicyConfig(hidden=[16], observation_norm=True), learner=learner)
+def config(learner: LearnerConfig, *, overlap: bool = False) -> TrainerConfig:
+    policy = PolicyConfig(hidden=[16], observation_norm=True)
+    return TrainerConfig(seed=7, steps=7, overlap=overlap, policy=policy, learner=learner)
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +82,27 @@ def test_so_are_processes_and_threads(learned: Any) -> None:
         return trainer.state_dict()
 
     assert equal(end, Threads(2).all(rank))
+
+
+def test_with_overlap_too_ranks_learn_the_same_however_they_are_run() -> None:
+    with Trainers(worlds, config(PARTS, overlap=True), 2) as trainers:
+        for _ in range(3):
+            trainers.iterate()
+        states = trainers.state_dicts()
+    assert equal(states[0]["learners"], states[1]["learners"]) and states[0]["learners"]["agent"]["version"] == 2
+
+    def rank(ranks: OfThread) -> Any:
+        trainer = Trainer(worlds(ranks.rank, ranks.size), config(PARTS, overlap=True), ranks)
+        for _ in range(3):
+            trainer.iterate()
+        state = trainer.state_dict()
+        return {**state, "ahead": fragments_of(state)}
+
+    assert equal([{**state, "ahead": fragments_of(state)} for state in states], Threads(2).all(rank))
+
+
+def fragments_of(state: Any) -> Any:
+    return {name: asdict(fragment) for name, fragment in state["ahead"].items()}
 
 
 def test_updates_are_those_of_one_rank_with_all_of_the_data() -> None:
