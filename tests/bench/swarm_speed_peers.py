@@ -5,6 +5,7 @@ import importlib
 import json
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -17,6 +18,8 @@ import torch
 from swarm_speed_worlds import number_of_worlds
 
 Work = Callable[[], object]
+PATIENCE_S = 60.0
+"""So long a system in a process of its own may take for its start and its end."""
 
 
 @dataclass(frozen=True)
@@ -90,15 +93,25 @@ class Script:
             *more,
         ]  # fmt: skip
         self._folder, self._path = options.peers, path
+        self._most = options.warmup + options.window + PATIENCE_S
 
     def __call__(self) -> Spent:
         env = {name: value for name, value in os.environ.items() if not name.startswith("OPENBLAS_")}
-        done = subprocess.run(
-            self._words, cwd=self._folder, env={**env, "PYTHONPATH": self._path}, capture_output=True, text=True
-        )
-        found = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+        pipe, env = subprocess.PIPE, {**env, "PYTHONPATH": self._path, "PYTHONDONTWRITEBYTECODE": "1"}
+        with subprocess.Popen(
+            self._words, cwd=self._folder, env=env, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+        ) as process:
+            try:
+                out, err = process.communicate(timeout=self._most)
+            except subprocess.TimeoutExpired:
+                # With all that it started: what waits for a part that failed does not end by itself.
+                os.killpg(process.pid, signal.SIGKILL)
+                out, err = process.communicate()
+        found = [line for line in out.splitlines() if line.startswith("RESULT ")]
         if not found:
-            raise SystemExit(f"{' '.join(self._words)} gave no result:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+            raise SystemExit(
+                f"{' '.join(self._words)} gave no result within {self._most:g} s:\n{out[-2000:]}\n{err[-4000:]}"
+            )
         told = json.loads(found[-1].removeprefix("RESULT "))
         return Spent(round(told["agent_steps_per_s"] * told["window_s"]), told["window_s"], told["cpu_s"])
 
