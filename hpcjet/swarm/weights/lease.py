@@ -59,3 +59,14 @@ class LeaseBook:
             self.holder, self.epoch = server, self.epoch + 1
         self._free_at = now + self.seconds * DRIFT
         return self.epoch
+
+    def died(self, prefix: str, but: str, *, now: float) -> None:
+        """Of the processes whose names begin so only this one lives: a lease that another one held is over at once.
+
+        To be called only where that is certain: the kernel tells Ray of a process that ends, and Ray starts the next
+        one of an actor that is bound to a node only there. A node that does not answer is no such sign.
+        """
+        ended = {name for name in (*self._seen, self.holder or "") if name.startswith(prefix) and name != but}
+        self._seen = {name: seen for name, seen in self._seen.items() if name not in ended}
+        if self.holder in ended:
+            self.holder, self._free_at = None, now

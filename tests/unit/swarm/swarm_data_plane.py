@@ -56,7 +56,8 @@ def main() -> None:
     cluster, away = two_nodes()
     head = ray.get_runtime_context().get_node_id()
     other = away.node_id
-    servers = start_servers(WeightsConfig(lease_s=2.0), head=head, primary=other, standby=head)
+    # Longer than a publication may take: the standby takes over before the lease is over, since the process ended.
+    servers = start_servers(WeightsConfig(lease_s=240.0), head=head, primary=other, standby=head)
     caches = [start_cache(node, f"cache-{at}", servers, CacheConfig()) for at, node in enumerate((head, other))]
     config, bound = PoolConfig(insert_timeout_s=GIVE_UP_S), StalenessConfig(StalenessMode.hybrid, eta=2, fragments=2)
     index = start_index(head, config, bound, seed=0)
