@@ -109,7 +109,7 @@ def sandbox_of(scene: Scene) -> Iterator[Sandbox]:
 
 
 def read(sandbox: Sandbox, name: str) -> bytes:
-    return sandbox.run(f"cat {TESTBED}/{name}", timeout_s=20).output
+    return sandbox.run(f"cat {TESTBED}/{name}", timeout_s=300).output
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -51,7 +52,7 @@ class StubVllm:
 
     model: Path
     delay_s: float = 0.0
-    """How long an answer takes."""
+    """How long an answer takes, also one that has begun: a test that makes it shorter has it come."""
     late_s: float = 0.0
     """How long an order to change the weights takes to arrive."""
     spoils: bool = False
@@ -102,7 +103,10 @@ class StubVllm:
             await send({"type": "http.response.start", "status": 200, "headers": [(b"X-Replica", b"forged")]})
             await send({"type": "http.response.body", "body": b"first ", "more_body": True})
         self.running += 1
-        await asyncio.sleep(self.delay_s)
+        await asyncio.sleep(0)
+        began = time.monotonic()
+        while (left_s := began + self.delay_s - time.monotonic()) > 0:
+            await asyncio.sleep(min(left_s, 0.02))
         self.running -= 1
         message = {"role": "assistant", "content": self.loaded if self.loaded == before else "mixed"}
         answer = {"id": "x", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
@@ -147,7 +151,7 @@ def served(model: Path, *, name: str = "r0", pooled: bool = False, key: str = KE
             thread.join()
 
 
-def ask(stub: StubVllm, *, key: str = KEY, timeout_s: float = 20, headers: Any = None, **body: Any) -> Answer:
+def ask(stub: StubVllm, *, key: str = KEY, timeout_s: float = 300, headers: Any = None, **body: Any) -> Answer:
     return request("POST", stub.url + CHAT, timeout_s=timeout_s, api_key=key, headers=headers, body=body)
 
 

@@ -118,7 +118,7 @@ def needs_namespaces(box: Sandbox) -> None:
 
 def output(box: Sandbox, command: str, **how: object) -> str:
     """The output of a command that must succeed."""
-    done = box.run(command, timeout_s=30, **how)  # type: ignore[arg-type]
+    done = box.run(command, timeout_s=300, **how)  # type: ignore[arg-type]
     assert (done.returncode, done.timed_out) == (0, False), done
     return done.output.decode()
 

@@ -27,7 +27,7 @@ def dial(hub: Hub, *, rank: int = 1, secret: str = SECRET) -> Line:
     """A worker's connection; the hub answers meanwhile, as its own thread would."""
     lines: list[Line] = []
     caller = threading.Thread(
-        target=lambda: lines.append(connect([HERE], hub.port, secret=secret, rank=rank, facts={}, timeout_s=5))
+        target=lambda: lines.append(connect([HERE], hub.port, secret=secret, rank=rank, facts={}, timeout_s=300))
     )
     caller.start()
     while caller.is_alive():
@@ -36,7 +36,7 @@ def dial(hub: Hub, *, rank: int = 1, secret: str = SECRET) -> Line:
     return lines[0]
 
 
-def heard(hub: Hub, *, within_s: float = 5) -> list[Word]:
+def heard(hub: Hub, *, within_s: float = 300) -> list[Word]:
     """All words until there is one and then none for a moment."""
     words: list[Word] = []
     deadline = time.monotonic() + within_s
@@ -47,13 +47,13 @@ def heard(hub: Hub, *, within_s: float = 5) -> list[Word]:
 
 def stranger(hub: Hub) -> tuple[socket.socket, str]:
     """A connection that has not proved itself, and its nonce."""
-    connection = socket.create_connection((HERE, hub.port), timeout=5)
+    connection = socket.create_connection((HERE, hub.port), timeout=300)
     hub.serve(0.05)
     return connection, str(json.loads(connection.recv(4096))["nonce"])
 
 
 def is_closed(connection: socket.socket) -> bool:
-    connection.settimeout(2)
+    connection.settimeout(300)
     try:
         return connection.recv(4096) == b""
     except ConnectionResetError:
@@ -66,7 +66,7 @@ def test_words_go_both_ways(hub: Hub) -> None:
     line.say("joined", address="10.0.0.1")
     assert heard(hub) == [Word(1, "joined", {"address": "10.0.0.1"})]
     hub.announce("ray", gcs_port=7)
-    assert line.hear(2) == [{"word": "ray", "gcs_port": 7}]
+    assert line.hear(300) == [{"word": "ray", "gcs_port": 7}]
     line.close()
 
 
@@ -75,7 +75,7 @@ def test_who_comes_late_hears_the_newest_of_each_word(hub: Hub) -> None:
     hub.announce("ray", gcs_port=2)
     line = dial(hub)
     hub.serve(0.05)
-    assert line.hear(2) == [{"word": "ray", "gcs_port": 2}]
+    assert line.hear(300) == [{"word": "ray", "gcs_port": 2}]
     line.close()
 
 
@@ -96,7 +96,7 @@ def test_the_end_of_the_head_is_heard_at_once(hub: Hub) -> None:
     hub.close()
     began = time.monotonic()
     with pytest.raises(NodeLostError, match=r"the connection to the node agent of the head, 127\.0\.0\.1:\d+, is gone"):
-        line.hear(5)
+        line.hear(300)
     assert time.monotonic() - began < 1
     line.close()
 
@@ -187,9 +187,9 @@ def test_torn_lines_are_put_together(hub: Hub) -> None:
 
 
 def test_a_stranger_that_never_proves_itself_is_closed(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifeline, "STRANGER_S", 0.2)
     connection, _ = stranger(hub)
     line = dial(hub)
+    monkeypatch.setattr(lifeline, "STRANGER_S", 0.2)
     time.sleep(0.3)
     hub.serve(0.05)
     assert is_closed(connection) and hub.ranks == {1}
@@ -215,7 +215,7 @@ def test_what_is_not_the_head_is_told_apart(greeting: bytes) -> None:
         thread = threading.Thread(target=answer)
         thread.start()
         with pytest.raises(OSError, match="what listens there is not the head of this run"):
-            connect([HERE], port, secret=SECRET, rank=1, facts={}, timeout_s=0.5)
+            connect([HERE], port, secret=SECRET, rank=1, facts={}, timeout_s=300)
         thread.join()
 
 
@@ -223,7 +223,7 @@ def test_the_next_address_is_tried(hub: Hub) -> None:
     nowhere = "240.0.0.1"
     lines: list[Line] = []
     caller = threading.Thread(
-        target=lambda: lines.append(connect([nowhere, HERE], hub.port, secret=SECRET, rank=1, facts={}, timeout_s=0.5))
+        target=lambda: lines.append(connect([nowhere, HERE], hub.port, secret=SECRET, rank=1, facts={}, timeout_s=4))
     )
     caller.start()
     while caller.is_alive():
@@ -237,7 +237,7 @@ def test_nobody_answers() -> None:
     with socket.create_server((HERE, 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(OSError, match=f"{HERE}:{port}: "):
-        connect([HERE], port, secret=SECRET, rank=1, facts={}, timeout_s=1)
+        connect([HERE], port, secret=SECRET, rank=1, facts={}, timeout_s=300)
 
 
 def test_two_thousand_workers(hub: Hub) -> None:
@@ -251,7 +251,7 @@ def test_two_thousand_workers(hub: Hub) -> None:
     connections = []
     try:
         for rank in range(1, 2001):
-            connection = socket.create_connection((HERE, hub.port), timeout=5)
+            connection = socket.create_connection((HERE, hub.port), timeout=300)
             connections.append(connection)
             if rank % 100 == 0:
                 hub.serve(0)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from free_port import free_port
 
 from hpcjet.doctor import allreduce, clock, reach, shared_files
 from hpcjet.doctor.allreduce import Part
@@ -37,18 +38,18 @@ def post(answers: list[dict[str, Any]]) -> Any:
 
 
 def test_nodes_talk(post: Post, answers: list[dict[str, Any]]) -> None:
-    client = Client("127.0.0.1", post.port, secret="s", timeout_s=5)
+    client = Client("127.0.0.1", post.port, secret="s", timeout_s=300)
     assert client.ask("see", word="x") == {"heard": "x"} and answers == [{"ask": "see", "word": "x"}]
-    assert abs(client.ask("time")["time"] - time.time()) < 5
+    assert abs(client.ask("time")["time"] - time.time()) < 60
     client.close()
 
 
 def test_a_stranger_is_told_nothing(post: Post, answers: list[dict[str, Any]]) -> None:
     with pytest.raises(OSError, match="closed the connection"):
-        Client("127.0.0.1", post.port, secret="another", timeout_s=5)
+        Client("127.0.0.1", post.port, secret="another", timeout_s=300)
     with socket.create_connection(("127.0.0.1", post.port)) as stranger:
         stranger.sendall(b'{"ask": "see", "word": "x"}\n' * 3)
-        stranger.settimeout(5)
+        stranger.settimeout(300)
         heard = b""
         try:
             while part := stranger.recv(4096):
@@ -88,11 +89,13 @@ def test_a_difference_within_what_can_be_known_is_none() -> None:
 
 
 def test_files_are_seen_when_they_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    late = threading.Timer(0.1, shared_files.write, (tmp_path, "canary", "word"))
+    late = threading.Timer(0.2, shared_files.write, (tmp_path, "canary", "word"))
     (tmp_path / "canary").write_text("an older word")
+    began = time.monotonic()
     late.start()
+    asked = time.monotonic()
     waited = shared_files.await_file(tmp_path, "canary", "word")
-    assert waited is not None and 0.05 < waited < 5
+    assert waited is not None and 0.2 - (asked - began) <= waited + 0.01 and waited <= time.monotonic() - asked
     monkeypatch.setattr(shared_files, "SEEN_WITHIN_S", 0.1)
     assert shared_files.await_file(tmp_path, "another", "word") is None
 
@@ -137,17 +140,14 @@ def test_a_port_without_anybody_is_refused() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         with pytest.raises(ConnectionRefusedError) as caught:
-            Client("127.0.0.1", bound.getsockname()[1], secret="s", timeout_s=5)
+            Client("127.0.0.1", bound.getsockname()[1], secret="s", timeout_s=300)
     assert reach.facts_of(caught.value) == {"reached": False, "how": "refused", "error": "Connection refused"}
 
 
 def parts(count: int, **more: Any) -> list[Part]:
     """The parts of so many nodes, all on this machine."""
-    with_ports = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    peers = [("127.0.0.1", int(each.getsockname()[1])) for each in with_ports]
-    for each in with_ports:
-        each.close()
-    usual = {"peers": peers, "megabytes": 1, "torch": False, "timeout_s": 20.0, "secret": secrets.token_hex(8)}
+    peers = [("127.0.0.1", free_port()) for _ in range(count)]
+    usual = {"peers": peers, "megabytes": 1, "torch": False, "timeout_s": 300.0, "secret": secrets.token_hex(8)}
     return [Part(rank=rank, **{**usual, **more}) for rank in range(count)]
 
 
@@ -164,7 +164,7 @@ def test_a_ring_of_processes_sums_up(count: int) -> None:
 def test_gloo_sums_up() -> None:
     with ThreadPoolExecutor(2) as pool:
         env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
-        found = list(pool.map(lambda part: allreduce.look(part, env), parts(2, torch=True, timeout_s=60.0)))
+        found = list(pool.map(lambda part: allreduce.look(part, env), parts(2, torch=True, timeout_s=300.0)))
     for each in found:
         assert each["kind"] == "gloo" and each["bytes"] == 2**20 and each["seconds"] > 0, each
 
@@ -182,7 +182,7 @@ def test_a_ring_whose_neighbour_never_comes_is_an_error_not_a_hang() -> None:
     (mine, _) = parts(2, timeout_s=1.0)
     begin = time.monotonic()
     found = allreduce.look(mine, {})
-    assert "error" in found and time.monotonic() - begin < 10
+    assert "error" in found and time.monotonic() - begin < 100
     line = allreduce.assess(found, nodes=2, mbit=None)
     assert line.level is Level.fail and "with TCP it failed" in line.text and line.do
 

@@ -33,7 +33,7 @@ def remote(scene: Scene) -> Iterator[tuple[Engine, Endpoint]]:
             OpenAIConfig(base_url=there.base_url, model=there.model, api_key_env=KEY), env={KEY: there.api_key}
         )
         engine.start()
-        yield engine, engine.wait_ready(deadline=time.monotonic() + 20)
+        yield engine, engine.wait_ready(deadline=time.monotonic() + 300)
         engine.stop()
 
 
@@ -54,7 +54,7 @@ def test_an_engine_answers_once_it_is_ready_and_can_be_stopped_twice(name: str, 
         asked = {"messages": [{"role": "user", "content": scene.task.problem_statement}]}
         session = session_id(scene.task.instance_id, attempt=0)
         answer = complete(
-            endpoint, asked, settings=ChatSettings(retries=0), session=session, deadline=time.monotonic() + 20
+            endpoint, asked, settings=ChatSettings(retries=0), session=session, deadline=time.monotonic() + 300
         )
         assert answer["choices"][0]["message"]["content"]
         assert answer["usage"]["prompt_tokens"] > 0
@@ -75,7 +75,7 @@ def test_the_key_is_in_a_private_file_and_in_no_argv_log_or_repr(scene: Scene, t
         engine.start()
         key_file = tmp_path / "e" / "oracle.key"
         assert key_file.stat().st_mode & 0o777 == 0o600
-        engine.wait_ready(deadline=time.monotonic() + 30)
+        engine.wait_ready(deadline=time.monotonic() + 300)
         argv = Path(f"/proc/{engine.pid}/cmdline").read_bytes()  # type: ignore[attr-defined]
         assert b"hpcjet.engine.oracle" in argv
         assert b"sesame-key" not in argv
@@ -104,7 +104,7 @@ def test_an_engine_that_ends_at_once_says_why(fault: str, scene: Scene, tmp_path
         try:
             engine.start()
             with pytest.raises(EngineError) as ended:
-                engine.wait_ready(deadline=time.monotonic() + 30)
+                engine.wait_ready(deadline=time.monotonic() + 300)
         finally:
             engine.stop()
     text = str(ended.value)
@@ -149,7 +149,7 @@ def test_a_remote_engine_that_cannot_be_used_is_told_clearly(answers: list[objec
     with scripted(*answers) as server:
         engine = openai_engine(server.endpoint.base_url, model=model)
         with pytest.raises(EngineError, match=says) as refused:
-            engine.wait_ready(deadline=time.monotonic() + 1)
+            engine.wait_ready(deadline=time.monotonic() + (2 if says == "does not answer" else 300))
     assert "sesame-key" not in str(refused.value)
     assert server.endpoint.base_url in str(refused.value)
 
@@ -157,7 +157,7 @@ def test_a_remote_engine_that_cannot_be_used_is_told_clearly(answers: list[objec
 def test_a_remote_engine_is_waited_for_and_an_alias_is_tried() -> None:
     with scripted((503, {}), MODELS, (200, {"choices": []})) as server:
         engine = openai_engine(server.endpoint.base_url, model="alias")
-        assert engine.wait_ready(deadline=time.monotonic() + 10).model == "alias"
+        assert engine.wait_ready(deadline=time.monotonic() + 300).model == "alias"
     assert [asked["path"] for asked in server.requests] == ["/v1/models", "/v1/models", "/v1/chat/completions"]
 
 
@@ -216,7 +216,7 @@ def test_the_oracle_refuses_in_the_form_of_openai(
 ) -> None:
     url = server.base_url.removesuffix("/v1") + path
     answer = request(
-        "GET" if body is None else "POST", url, timeout_s=20, api_key=server.api_key if key is None else key, body=body
+        "GET" if body is None else "POST", url, timeout_s=300, api_key=server.api_key if key is None else key, body=body
     )
     assert answer.status == status
     error = answer.json()["error"]
@@ -237,22 +237,22 @@ def test_the_oracle_answers_with_and_without_tools(server: Endpoint, scene: Scen
         "messages": [{"role": "user", "content": scene.task.problem_statement}],
         **({"tools": tools} if tools else {}),
     }
-    answer = complete(server, body, settings=ChatSettings(retries=0), session="any", deadline=time.monotonic() + 20)
+    answer = complete(server, body, settings=ChatSettings(retries=0), session="any", deadline=time.monotonic() + 300)
     choice = answer["choices"][0]
     assert choice["finish_reason"] == ("tool_calls" if tools else "stop")
     assert bool(choice["message"].get("tool_calls")) == bool(tools)
     assert ("```mswea_bash_command" in choice["message"]["content"]) != bool(tools)
 
 
-def test_many_wait_at_the_same_time(server: Endpoint, scene: Scene) -> None:
+def test_many_wait_at_the_same_time(scene: Scene) -> None:
     body = {"model": "oracle", "messages": [{"role": "user", "content": scene.task.problem_statement}]}
-    url = f"{server.base_url}/chat/completions"
-    began = time.monotonic()
-    with ThreadPoolExecutor(40) as threads:
+    with running(oracle(latency_s=3.0), scene.file) as (_, server), ThreadPoolExecutor(40) as threads:
+        url = f"{server.base_url}/chat/completions"
+        began = time.monotonic()
         answers = list(
             threads.map(
-                lambda _: request("POST", url, timeout_s=20, api_key=server.api_key, body=body).status, range(40)
+                lambda _: request("POST", url, timeout_s=300, api_key=server.api_key, body=body).status, range(40)
             )
         )
+        assert time.monotonic() - began < 40 * 3.0 / 2
     assert answers == [200] * 40
-    assert time.monotonic() - began < 40 * 0.3 / 3

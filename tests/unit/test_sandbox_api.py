@@ -50,23 +50,27 @@ def test_a_sandbox_without_a_tree_and_with_a_whole_spec(place: Path, tree: Path)
         assert output(box, "cat a.txt") == "one\n"
 
 
-def test_output_is_shown_as_it_comes() -> None:
-    seen: list[tuple[float, bytes]] = []
-    begin = time.monotonic()
-    with Sandbox(limits=Limits(output_bytes=4)) as box:
+def test_output_is_shown_as_it_comes(place: Path) -> None:
+    """The second word is said once the first one was heard."""
+    seen: list[bytes] = []
+
+    def hear(data: bytes) -> None:
+        seen.append(data)
+        (place / "s/tmp/heard").touch()
+
+    with Sandbox(SandboxSpec(scratch=place / "s", limits=Limits(output_bytes=4))) as box:
         done = box.run(
-            "echo first; sleep 1; echo second",
-            timeout_s=30,
-            on_output=lambda data: seen.append((time.monotonic(), data)),
+            "echo first; until [ -e $TMPDIR/heard ]; do sleep 0.05; done; echo second",
+            timeout_s=300,
+            on_output=hear,
         )
-    assert b"".join(data for _, data in seen) == b"first\nsecond\n" and done.dropped_bytes == 9
-    assert seen[-1][0] - seen[0][0] > 0.5 and time.monotonic() - begin < 30
+    assert b"".join(seen) == b"first\nsecond\n" and done.dropped_bytes == 9 and not done.timed_out
 
 
 def test_asyncio_runs_many_at_once(tree: Path) -> None:
     async def one(number: int) -> bytes:
         async with AsyncSandbox(tree) as box:
-            done = await box.run(f"cat a.txt; sleep 0.5; echo {number}", timeout_s=30)
+            done = await box.run(f"cat a.txt; sleep 0.5; echo {number}", timeout_s=300)
             assert box.upper is not None
             return done.output
 
@@ -81,9 +85,9 @@ def test_a_cancelled_command_is_killed_and_the_sandbox_lives() -> None:
         async with AsyncSandbox() as box:
             begin = time.monotonic()
             with pytest.raises(asyncio.TimeoutError):
-                await asyncio.wait_for(box.run(f"sleep {NAP}; sleep {NAP}", timeout_s=60), timeout=0.5)
-            assert (await box.run("echo usable", timeout_s=30)).output == b"usable\n"
-            assert napping(box.box) == 0 and time.monotonic() - begin < 20
+                await asyncio.wait_for(box.run(f"sleep {NAP}; sleep {NAP}", timeout_s=300), timeout=0.5)
+            assert (await box.run("echo usable", timeout_s=300)).output == b"usable\n"
+            assert napping(box.box) == 0 and time.monotonic() - begin < 250
 
     asyncio.run(main())
 
@@ -140,7 +144,7 @@ def test_words_become_a_command_line() -> None:
 def hpcjet_sandbox(*words: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "hpcjet.cli", "sandbox", *words]
     root = Path(__file__).parents[2]
-    return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, timeout=100, cwd=root)
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, timeout=300, cwd=root)
 
 
 def test_hpcjet_sandbox_run(tree: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from slurm_stubs import brisk, calls, noted, on_path, stub
 from test_slurm_script import request
@@ -21,9 +21,6 @@ from hpcjet.slurm.expected import Expected, read_expected
 from hpcjet.slurm.limits import Association, NodeType, Partition, Site, read_gres, read_site, site
 from hpcjet.slurm.request import check_request, defaults, problems, wanted_gres
 from hpcjet.slurm.times import moment
-
-settings.register_profile("hpcjet", deadline=None, database=None)
-settings.load_profile("hpcjet")
 
 CONFIG_22_05 = """\
 Configuration data as of 2026-11-30T08:35:07

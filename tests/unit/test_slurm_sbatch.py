@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from slurm_stubs import argv, brisk, calls, noted, on_path, stub
 from test_slurm_script import request
@@ -19,9 +19,6 @@ from hpcjet.slurm.failures import TABLE, Kind, classify
 from hpcjet.slurm.jobid import JobId
 from hpcjet.slurm.sbatch import find, sbatch
 from hpcjet.slurm.submit import submit
-
-settings.register_profile("hpcjet", deadline=None, database=None)
-settings.load_profile("hpcjet")
 
 
 @pytest.fixture
@@ -87,8 +84,8 @@ def test_a_lost_reply_is_no_second_job(after: str, slurm: Path, script: Path) ->
 
 
 def test_a_reply_that_takes_too_long(slurm: Path, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SBATCH_TIMEOUT_S", 0.3)
-    failing(slurm, f"{takes(slurm)}; exec sleep 30")
+    monkeypatch.setattr(module, "SBATCH_TIMEOUT_S", 3.0)
+    failing(slurm, f"{takes(slurm)}; exec sleep 900")
     assert sbatch(script, token="tok") == JobId("41")
     assert len(calls(slurm, "sbatch")) == 1
 

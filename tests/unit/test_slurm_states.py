@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcjet.errors import ConfigError
@@ -12,9 +12,6 @@ from hpcjet.slurm.jobid import JobId, elements, job_of, read_ids, split_key
 from hpcjet.slurm.nodelist import expand
 from hpcjet.slurm.states import FINAL_ALONE, HOPELESS, STAGES, WAITS, Stage, explain, stage_of, word_of
 from hpcjet.slurm.times import duration, limit_min, moment
-
-settings.register_profile("hpcjet", deadline=None, database=None)
-settings.load_profile("hpcjet")
 
 ENDED = {
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT",

@@ -21,7 +21,8 @@ from hpcjet.swarm.hosts.spec import HostSpec
 from hpcjet.swarm.hosts.watcher import Watcher
 
 ROOT = Path(__file__).parents[3]
-LIMIT_S = 0.4
+LIMIT_S = 2.5
+"""Long enough for a step that only had to wait for its CPU."""
 
 
 class Stuck(Scripted):
@@ -88,7 +89,7 @@ def test_python_that_hangs_is_interrupted_and_its_world_alone_has_failed() -> No
             thread.join(0.01)
     finally:
         loop.stop()
-        thread.join(20)
+        thread.join(300)
     assert not thread.is_alive()
     assert not told
     assert loop.seat.tally.take_faults() == [f"world 12, step 0: step 0 took longer than {LIMIT_S} s"]
@@ -104,11 +105,11 @@ def test_c_that_does_not_come_back_is_named_with_world_and_step(environments: th
         hangs.set()
 
     thread = run(loop, hang, grace_s=0.2)
-    assert hangs.wait(20)
+    assert hangs.wait(300)
     assert told[0].startswith("world 12, step 1: no answer for ")
     environments.set()
     loop.stop()
-    thread.join(20)
+    thread.join(300)
     assert not thread.is_alive()
 
 
@@ -122,7 +123,7 @@ def step_that_never_returns():
     ctypes.PyDLL(None).sleep(100)  # keeps the interpreter to itself
 
 spec = HostSpec("s", GymnasiumConfig(), 1, 0, 0, 1, "n", "c", "p")
-with Watcher(spec, 0.4, print, grace_s=0.2, start_s=0.4):
+with Watcher(spec, 1.0, print, grace_s=3.0, start_s=1.0):
     import time
     time.sleep(0.5)
     step_that_never_returns()
@@ -131,7 +132,7 @@ with Watcher(spec, 0.4, print, grace_s=0.2, start_s=0.4):
 
 def test_c_that_lets_no_thread_run_ends_the_process_and_says_where() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 1
     assert "Timeout" in done.stderr
