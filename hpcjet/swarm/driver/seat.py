@@ -38,7 +38,9 @@ class Seat:
     """Where the next attempt goes on from."""
     faults: int = 0
     fault: str = ""
-    """The last one."""
+    """The last one, or what the last host ended with."""
+    vain_before: int = 0
+    """Of earlier attempts; see `in_vain`."""
 
     @property
     def fragments(self) -> int:
@@ -48,9 +50,25 @@ class Seat:
     def agent_steps(self) -> int:
         return self.agent_steps_before + (self.status.agent_steps if self.status else 0)
 
+    @property
+    def in_vain(self) -> int:
+        """How often all of its worlds failed in a row, at least, without an episode that ended in between."""
+        return self.vain_before + (self.status.in_vain if self.status else 0)
+
+    def hear(self, status: HostStatus) -> None:
+        """What its host says of itself."""
+        self.status = status
+        if status.fragments:
+            self.failures = 0
+        if status.episodes:
+            self.vain_before = 0
+        self.faults += len(status.faults)
+        self.fault = status.faults[-1] if status.faults else self.fault
+
     def take_off(self) -> None:
         """It has no host any more, and waits for another with the next attempt."""
         self.fragments_before, self.agent_steps_before = self.fragments, self.agent_steps
+        self.vain_before = self.in_vain
         self.node_id, self.actor, self.run, self.asked, self.status = "", None, None, None, None
         self.attempt += 1
         self.state = None

@@ -1,24 +1,21 @@
 """The seats of a training, and the world hosts that run them."""
 
-import json
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpcjet.atomic import atomic_write
 from hpcjet.errors import ConfigError, WorkloadError, WorldError
 from hpcjet.swarm.driver.answers import no_answer
+from hpcjet.swarm.driver.layout import Layout
 from hpcjet.swarm.driver.losses import Losses
 from hpcjet.swarm.driver.plane import Plane
 from hpcjet.swarm.driver.seat import Seat
-from hpcjet.swarm.hosts import HostSpec, HostState, HostStatus
+from hpcjet.swarm.hosts import HostSpec, HostState, HostStatus, PlaneError
 from hpcjet.swarm.hosts.actor import end_host, start_host
 from hpcjet.swarm.vector import Episode
 from hpcjet.swarm.watch import SeatFacts
 
-_log = logging.getLogger(__name__)
 STATUS_S = 1.0
 MAX_FAILURES = 3
 """Attempts of a seat that may end one after the other without a fragment, on nodes that are still there."""
@@ -26,6 +23,8 @@ BACK_OFF_S = (0.0, 1.0, 5.0, 20.0)
 """By failures. After the last one there is time for Ray to see that the node is gone."""
 STOP_S = 10.0
 """So long hosts may take to stop, at the end or on a node that drains."""
+LAST_WORDS_S = 2.0
+"""So long a host whose worlds ended it may take to tell of its last episodes and faults."""
 
 
 @dataclass
@@ -41,11 +40,10 @@ class Seats:
 
     def __init__(self, spec: Callable[[Seat], HostSpec], plane: Plane, losses: Losses, layout: Path) -> None:
         """`spec` makes what a host is told, for the node that its seat has; `layout` is the file of the seats."""
-        self._spec, self._plane, self._losses, self._layout = spec, plane, losses, layout
+        self._spec, self._plane, self._losses, self._layout = spec, plane, losses, Layout(layout)
         self.all: dict[str, Seat] = {}
         self.told = Told()
         self._asked_at = 0.0
-        self._kept = True
 
     @property
     def standing(self) -> dict[str, str]:
@@ -73,8 +71,7 @@ class Seats:
 
     def load(self, states: Mapping[str, HostState]) -> None:
         """The seats of an earlier start, each with the next attempt; `states` are where they go on from."""
-        for each in json.loads(self._layout.read_text()):
-            seat = Seat(each["name"], each["first_world"], each["worlds"], attempt=each["attempt"] + 1)
+        for seat in self._layout.read():
             seat.state = states.get(seat.name)
             self.all[seat.name] = seat
 
@@ -91,7 +88,7 @@ class Seats:
             seat.actor = start_host(node_id, self._spec(seat), seat.attempt, state=seat.state)
             seat.run = seat.actor.run.remote()
         if placed:
-            self._keep()
+            self._layout.write(self.all.values())
 
     def look(self) -> None:
         """See which hosts ended, and ask the others how they do.
@@ -107,8 +104,8 @@ class Seats:
         self._take()
         if time.monotonic() > self._asked_at + STATUS_S:
             self._ask()
-            if not self._kept:
-                self._keep()
+            if not self._layout.kept:
+                self._layout.write(self.all.values())
 
     def ask(self, wait_s: float) -> None:
         """How all do now, as far as they answer in time."""
@@ -136,7 +133,7 @@ class Seats:
         """What stood there has no host any more, and what failed there did not fail by itself."""
         for seat in self.all.values():
             if seat.failed_on == node_id:
-                seat.failures, seat.not_before = 0, 0.0
+                seat.failures, seat.vain_before, seat.not_before = 0, 0, 0.0
         seats = self.on(node_id)
         self.take_off(seats, tell=False)
         return seats
@@ -162,9 +159,14 @@ class Seats:
     def facts(self, name_of: Callable[[str], str]) -> list[SeatFacts]:
         return [seat.facts(name_of) for seat in self.all.values()]
 
-    def take_told(self) -> Told:
-        told, self.told = self.told, Told()
-        return told
+    def take_episodes(self) -> list[Episode]:
+        """Told since the last time."""
+        episodes, self.told.episodes = self.told.episodes, []
+        return episodes
+
+    def take_faults(self) -> list[str]:
+        faults, self.told.faults = self.told.faults, []
+        return faults
 
     def _ask(self) -> None:
         self._asked_at = time.monotonic()
@@ -184,13 +186,19 @@ class Seats:
                 status: HostStatus = ray.get(call)
             except no_answer():
                 continue
-            seat.status = status
-            if status.fragments:
-                seat.failures = 0
+            seat.hear(status)
             self.told.episodes += status.episodes
             self.told.faults += status.faults
-            seat.faults += len(status.faults)
-            seat.fault = status.faults[-1] if status.faults else seat.fault
+
+    def _last_words(self, seat: Seat) -> None:
+        """Of a host that has ended and whose process is still there."""
+        import ray
+
+        for _ in range(2):  # what it was asked before may have been answered before its end
+            if seat.asked is None:
+                seat.asked = seat.actor.status.remote()
+            ray.wait([seat.asked], timeout=LAST_WORDS_S)
+            self._take()
 
     def _ended(self, seat: Seat) -> None:
         import ray
@@ -200,32 +208,22 @@ class Seats:
             why: BaseException = WorkloadError("it stopped without being told to")
         except ray.exceptions.RayTaskError as error:
             why = error.cause if isinstance(error.cause, BaseException) else error
+            self._last_words(seat)
         except no_answer() as error:
             why = error
         if isinstance(why, ConfigError):
             raise WorkloadError(f"{seat.name}: {why}")
         text = f"{type(why).__name__}: {str(why).strip().partition(chr(10))[0]}"
+        seat.failed_on = seat.node_id
         if not (seat.status and seat.status.fragments):
-            seat.failures, seat.failed_on, seat.failure = seat.failures + 1, seat.node_id, text
+            seat.failures, seat.failure = seat.failures + 1, text
+        if not isinstance(why, PlaneError):
+            seat.vain_before, seat.fault = seat.vain_before + 1, text
         if seat.failures >= MAX_FAILURES and not isinstance(why, no_answer()):
             raise _given_up(seat) from (why if isinstance(why, WorldError) else None)
         seat.not_before = time.monotonic() + BACK_OFF_S[min(seat.failures, len(BACK_OFF_S) - 1)]
         lost = self.take_off([seat])
         self._losses.lost(f"the host of {seat.name} ({text})", self.again([seat]), fragments=lost)
-
-    def _keep(self) -> None:
-        data = [
-            {"name": seat.name, "first_world": seat.first_world, "worlds": seat.worlds, "attempt": seat.attempt}
-            for seat in self.all.values()
-        ]
-        try:
-            self._layout.parent.mkdir(parents=True, exist_ok=True)
-            atomic_write(self._layout, json.dumps(data))
-            self._kept = True
-        except OSError as error:  # a full disk: the seats go on, and it is tried again
-            if self._kept:
-                _log.warning("%s cannot be written: %s", self._layout, error)
-            self._kept = False
 
 
 def _given_up(seat: Seat) -> WorkloadError:

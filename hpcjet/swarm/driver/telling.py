@@ -31,8 +31,8 @@ class Telling:
         self._metrics = MetricsLog(self._files.path)
         self._progress = SwarmProgress(plan.run.progress, updates=exp.updates, agent_steps=exp.agent_steps)
         self._row: Row = {}
-        self._fault = ""
-        """Of a world, since the row before."""
+        self._fault, self._fault_is_new = "", False
+        """Of a world, and whether it came after the last row."""
         self._evaluation: Row = {}
         self._next_seats = 0.0
         self._played = 0
@@ -53,6 +53,7 @@ class Telling:
 
     def look(self) -> None:
         """What is new, and greedy episodes when it is time for them."""
+        self._tell_faults()
         self.take_rows()
         self._evaluate()
         self._tell_seats()
@@ -63,14 +64,11 @@ class Telling:
         new = self._learning.take_rows()
         if not new:
             return
-        told = self._seats.take_told()
-        self._episodes = told.episodes
-        for fault in told.faults[:MOST_FAULTS]:
-            _log.warning("%s", fault)
-        self._fault = told.faults[-1] if told.faults else ""
+        self._episodes = self._seats.take_episodes()
+        self._fault, self._fault_is_new = self._fault if self._fault_is_new else "", False
         pools = self._plane.pool_statuses()
         beside = {
-            **rows.of_episodes(told.episodes), **rows.of_pools(pools),
+            **rows.of_episodes(self._episodes), **rows.of_pools(pools),
             "produced_bytes": self._produced_since(sum(float(each["produced_bytes"]) for each in pools)),
             "hosts": float(len(self._seats.standing)), "nodes": float(len(self._nodes.usable)),
             "lost_fragments": float(self._losses.fragments), **self._evaluation,
@@ -84,7 +82,7 @@ class Telling:
 
     def take_late(self) -> None:
         """Episodes that were told after the last update belong to it."""
-        if self._row and (late := self._seats.take_told().episodes):
+        if self._row and (late := self._seats.take_episodes()):
             self._row |= rows.of_episodes([*self._episodes, *late])
             self._metrics.write(self._row)
 
@@ -106,6 +104,14 @@ class Telling:
     def _version(self) -> int:
         """Of the last row."""
         return int(float(self._row.get("version", 0)))
+
+    def _tell_faults(self) -> None:
+        """Also where no update is made, since all worlds fail."""
+        faults = self._seats.take_faults()
+        for fault in faults[:MOST_FAULTS]:
+            _log.warning("%s", fault)
+        if faults:
+            self._fault, self._fault_is_new = faults[-1], True
 
     def _produced_since(self, total: float) -> float:
         """Since the last row; a pool that began anew counts from 0."""

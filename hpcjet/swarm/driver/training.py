@@ -7,6 +7,7 @@ from dataclasses import replace
 from hpcjet.config.swarm.exp import SwarmConfig
 from hpcjet.config.swarm.learner import Algorithm
 from hpcjet.plan import Plan
+from hpcjet.swarm.driver.hope import Hope
 from hpcjet.swarm.driver.learning import Learning
 from hpcjet.swarm.driver.losses import Losses
 from hpcjet.swarm.driver.nodes import Nodes
@@ -42,6 +43,7 @@ class Training:
         self._losses = Losses(files.losses)
         self._plane = Plane(exp, head, self._losses)
         self._seats = Seats(self._host_spec, self._plane, self._losses, files.path / "layout.json")
+        self._hope = Hope()
         self._learning = Learning(exp, form, files, self._losses, seed=seed, servers=self._plane.servers)
         self._playing = Playing(exp, head, seed)
         parts = Parts(
@@ -52,7 +54,7 @@ class Training:
         self._telling = Telling(plan, exp, parts)
 
     def run(self) -> None:
-        """Raises WorkloadError, WorldError or BootstrapError for what cannot go on."""
+        """Raises WorkloadError or BootstrapError for what cannot go on."""
         self._start()
         while not self._learning.done:
             self._look()
@@ -60,6 +62,7 @@ class Training:
         self._seats.ask(LAST_WORDS_S)
         self._telling.take_rows()
         self._telling.take_late()
+        self._hope.look(self._seats.all.values(), last=True)
         _log.info("learned: version %d", self._learning.version)
         self._seats.stop(self._seats.all.values())
         _log.info("the hosts have stopped")
@@ -121,6 +124,7 @@ class Training:
     def _look(self) -> None:
         free = self._turnover.look()
         self._seats.look()
+        self._hope.look(self._seats.all.values())
         if free:
             self._turnover.fill()
         self._learning.look(self._nodes.usable, self._turnover.needs)

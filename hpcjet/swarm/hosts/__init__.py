@@ -5,6 +5,6 @@ the data plane with it: begin, weights, steps, insert. Both are without Ray; `pl
 `actor` the actor around all of it. `evaluate` plays greedy episodes outside of training.
 """
 
-from hpcjet.swarm.hosts.spec import HostError, HostSpec, HostState, HostStatus
+from hpcjet.swarm.hosts.spec import HostError, HostSpec, HostState, HostStatus, PlaneError
 
-__all__ = ["HostError", "HostSpec", "HostState", "HostStatus"]
+__all__ = ["HostError", "HostSpec", "HostState", "HostStatus", "PlaneError"]

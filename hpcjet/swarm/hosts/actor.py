@@ -62,7 +62,8 @@ class HostActor:
             fragments=tally.fragments, refused=tally.refused, world_steps=tally.steps * spec.worlds,
             agent_steps=tally.agent_steps, agent_steps_per_s=tally.rate(),
             episodes=tally.take_episodes(), faults=tally.take_faults(),
-            episodes_ended=tally.episodes_ended, faults_seen=tally.faults_seen, seconds=dict(tally.seconds),
+            episodes_ended=tally.episodes_ended, faults_seen=tally.faults_seen, in_vain=tally.in_vain,
+            seconds=dict(tally.seconds),
             seeds=loop.seat.seeds, state=loop.doing, error=self._error,
         )  # fmt: skip
 

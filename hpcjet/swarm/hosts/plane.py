@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from hpcjet.swarm.actors import get_actor, lost_errors
 from hpcjet.swarm.fragment import Fragment
-from hpcjet.swarm.hosts.spec import HostError, HostSpec, attempt_over
+from hpcjet.swarm.hosts.spec import HostSpec, PlaneError, attempt_over
 from hpcjet.swarm.policy.interface import Policy
 from hpcjet.swarm.pool.entry import Entry
 from hpcjet.swarm.pool.index_actor import Refusal
@@ -33,7 +33,7 @@ class Away:
         self._since: float | None = None
 
     def ask(self, call: Callable[[Any], Answer]) -> Answer | None:
-        """What the call with the actor's handle answers; None if the actor is away. Raises HostError after a while."""
+        """What the call with the actor's handle answers; None if the actor is away. Raises PlaneError after a while."""
         try:
             answer = call(get_actor(self.name))
         except lost_errors() as error:
@@ -48,7 +48,7 @@ class Away:
         self._since = now if self._since is None else self._since
         if now - self._since > self._patience_s:
             first = str(error).strip().partition("\n")[0]
-            raise HostError(
+            raise PlaneError(
                 f"{self._what} ({self.name}): no answer for {self._patience_s:g} s ({type(error).__name__}: {first}); "
                 "see whether its node is there, and its log"
             ) from error

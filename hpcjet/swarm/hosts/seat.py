@@ -14,6 +14,7 @@ from hpcjet.swarm.hosts.tally import Tally
 from hpcjet.swarm.policy.backends import backend
 from hpcjet.swarm.policy.routes import Route, policy_specs, routes
 from hpcjet.swarm.vector import Resumable, Turn, VectorSpec
+from hpcjet.swarm.worlds import Worlds
 
 
 class Seat:
@@ -32,6 +33,8 @@ class Seat:
             spec.env, spec.worlds, seed=worlds_seed(spec.seed, self.life), first_world=spec.first_world,
             with_state=spec.policy.central_critic, stagger=spec.stagger,
         )  # fmt: skip
+        if isinstance(self.vector, Worlds):
+            self.vector.on_fault = self.tally.fault
         form: VectorSpec = self.vector.spec
         self.routes: list[Route] = routes(form, spec.policy_map)
         forms = policy_specs(form, self.routes, central_critic=spec.policy.central_critic)
@@ -57,6 +60,7 @@ class Seat:
             self.since = "reset", time.monotonic()
             self._turn = self.vector.reset()
             self.since = None
+            self.tally.begun(range(self.spec.first_world, self.spec.first_world + self.spec.worlds))
             self.tally.note(self._turn)
 
     def state(self, version: int, first_step: int) -> HostState:

@@ -16,6 +16,10 @@ class HostError(HpcjetError):
     exit_code = EXIT_WORKLOAD
 
 
+class PlaneError(HostError):
+    """The data plane is the reason, and not the worlds."""
+
+
 @dataclass(frozen=True)
 class HostSpec:
     """A seat: everything of it that does not depend on where it runs, and the names of what it uses there."""
@@ -49,9 +53,9 @@ class HostSpec:
     """So long index, cache or pool may be away."""
 
 
-def attempt_over(spec: HostSpec, attempt: int) -> HostError:
+def attempt_over(spec: HostSpec, attempt: int) -> PlaneError:
     """What ends a host that the index wants nothing from any more."""
-    return HostError(
+    return PlaneError(
         f"{spec.seat}: attempt {attempt} is over: the index has given up this attempt or its pool {spec.pool}; "
         "the seat is started again with the next attempt"
     )
@@ -99,6 +103,8 @@ class HostStatus:
     """Of worlds, since the host was asked last; the newest 100."""
     episodes_ended: int = 0
     faults_seen: int = 0
+    in_vain: int = 0
+    """How often each of its worlds failed in a row, at least, without an episode that ended in between."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """Where its time went: wait (for leave to begin), weights, act, step, record, insert (for an insert to end)."""
     seeds: tuple[int, int] = (0, 0)

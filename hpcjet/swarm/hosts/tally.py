@@ -5,10 +5,13 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TypeVar
 
+from hpcjet.errors import WorldError
 from hpcjet.swarm.vector import Episode, Turn
 
 EPISODES, FAULTS = 1000, 100
 """So many of the newest are kept for who asks next."""
+LONG_LIFE = 10_000
+"""Steps. A world that failed after so many has come to something, also where its episodes never end."""
 Item = TypeVar("Item")
 
 
@@ -23,6 +26,18 @@ class Tally:
         self._episodes: deque[Episode] = deque(maxlen=EPISODES)
         self._faults: deque[str] = deque(maxlen=FAULTS)
         self._asked = 0, time.monotonic()
+        self._in_a_row: dict[int, int] = {}
+        """World -> how often it failed since an episode of it ended; of those that have begun, or tried to."""
+
+    @property
+    def in_vain(self) -> int:
+        """How often each world failed in a row, at least."""
+        return min(list(self._in_a_row.values()), default=0)
+
+    def begun(self, worlds: Iterable[int]) -> None:
+        """These have been reset."""
+        for world in worlds:
+            self._in_a_row.setdefault(world, 0)
 
     def note(self, turn: Turn, act: float = 0.0, step: float = 0.0, record: float = 0.0) -> None:
         """A turn, and the seconds that went into it; a reset took none."""
@@ -30,13 +45,15 @@ class Tally:
         for name, spent in (("act", act), ("step", step), ("record", record)):
             self.seconds[name] += spent
         self.episodes_ended += len(turn.episodes)
-        self.faults_seen += len(turn.faults)
+        self._in_a_row.update((episode.world, 0) for episode in turn.episodes)
         self._episodes.extend(turn.episodes)
-        self._faults.extend(str(fault) for fault in turn.faults)
 
-    def fault(self, text: str) -> None:
+    def fault(self, fault: WorldError) -> None:
+        """As soon as it is seen: the turn that it belongs to may take long, or never come."""
         self.faults_seen += 1
-        self._faults.append(text)
+        self._faults.append(str(fault))
+        in_a_row = self._in_a_row.get(fault.world, 0)
+        self._in_a_row[fault.world] = 0 if (fault.step or 0) >= LONG_LIFE else in_a_row + 1
 
     def take_episodes(self) -> list[Episode]:
         return list(_drain(self._episodes))

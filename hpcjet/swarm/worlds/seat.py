@@ -20,6 +20,8 @@ from hpcjet.swarm.worlds.world import BrokenContract, Events, World
 
 TRIES = 3
 """Resets in a row that may leave nobody alive: a world may be done before it begins."""
+MOST_IDLE = 1000
+"""Steps in a row in which nobody acts, though agents live."""
 
 
 class Seat:
@@ -34,6 +36,7 @@ class Seat:
         self.states: StateEncoder | None = None
         self.episode, self.steps, self.faults = -1, 0, 0
         self.closed = False
+        self._idle = 0
         self._returns: dict[str, float] = {}
         self._took_part: dict[str, int] = {}
         self.acting: dict[str, Place] = {}
@@ -124,7 +127,7 @@ class Seat:
         """Begin the next episode. Raises WorldError."""
         for _ in range(TRIES):
             self.episode += 1
-            self.steps, self._returns, self._took_part = 0, {}, {}
+            self.steps, self._idle, self._returns, self._took_part = 0, 0, {}, {}
             with self._guard(None, "reset"):
                 events = self.world.reset(environment_seed(self._seed, self.number, self.episode))
             if events.over:
@@ -198,6 +201,9 @@ class Seat:
     def _seat(self, events: Events, board: Board, state: Floats | None) -> None:
         """Those that act next, in their rows, and the global state that they act in."""
         self._nobody()
+        self._idle = 0 if events.observed else self._idle + 1
+        if self._idle > MOST_IDLE:
+            raise BrokenContract(f"its agents live, but none of them was to act in {MOST_IDLE} steps")
         if board.state is not None:
             board.state[self.index] = state
         alike: dict[tuple[str, int], tuple[str, Kind, list[str]]] = {}

@@ -47,6 +47,8 @@ class Worlds:
         if not make:
             raise bad("worlds", 0, "at least one world", "give one function for each environment")
         self._kinds, self._max_faults = Kinds(group_of), max_faults
+        self.on_fault: Callable[[WorldError], None] = lambda fault: None
+        """Told of each at once, and not with the turn only."""
         self._seats = [
             Seat(index, first_world + index, each, self._kinds, seed=seed, limit_s=limit_s)
             for index, each in enumerate(make)
@@ -109,6 +111,7 @@ class Worlds:
         """Make the world anew, or leave it out. Raises WorldError if it was the last one."""
         while True:
             board.faults.append(error)
+            self.on_fault(error)
             seat.faults += 1
             if seat.faults > self._max_faults:
                 seat.close()

@@ -382,9 +382,9 @@ def test_what_is_kept_for_who_asks_is_bounded() -> None:
     loop = loop_of(plane, which)
     loop.once()
     for number in range(150):
-        loop.seat.tally.fault(f"fault {number}")
+        loop.seat.tally.fault(WorldError(f"fault {number}", world=0))
     faults = loop.seat.tally.take_faults()
-    assert (len(faults), faults[-1], loop.seat.tally.faults_seen) == (100, "fault 149", 150)
+    assert (len(faults), faults[-1], loop.seat.tally.faults_seen) == (100, "world 0, reset: fault 149", 150)
     assert (len(loop.seat.tally.take_episodes()), loop.seat.tally.episodes_ended) == (1000, 600 * STEPS)
 
 
