@@ -18,6 +18,7 @@ of a system, which hang less on other work, but do not show who waits for whom.
 
 import argparse
 import importlib
+import signal
 import statistics
 import sys
 import time
@@ -59,9 +60,11 @@ def systems(agents: int, processes: int, options: argparse.Namespace, stack: Exi
     found: dict[str, System] = {"ours": Ours(stack.enter_context(Trainers(make, form, processes)))}
     if options.overlap:
         found[OVERLAP] = Ours(stack.enter_context(Trainers(make, replace(form, overlap=True), processes)))
-    limit = Limit(agents, processes, options)
-    stack.callback(limit.close)
-    found |= {"plain": Plain(agents, options), "limit": limit}
+    if "limit" not in options.without:
+        found["limit"] = limit = Limit(agents, processes, options)
+        stack.callback(limit.close)
+    if "plain" not in options.without:
+        found["plain"] = Plain(agents, options)
     for system in found.values():
         system()  # the first time is another
     found = {name: partial(several, system, options.iterations) for name, system in found.items()}
@@ -154,6 +157,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100, help="of all worlds in an iteration; fewer for a quick look")
     parser.add_argument("--iterations", type=int, default=1, help="of a system in its turn, but of those with a window")
     parser.add_argument("--overlap", action="store_true", help="ours also with acting while ranks wait for each other")
+    parser.add_argument("--without", nargs="+", choices=["plain", "limit"], default=[], help="leave these out")
     parser.add_argument("--compile", action="store_true", help="the limit's epochs with torch.compile")
     parser.add_argument("--puffer", type=Path, help="a Python that has PufferLib")
     parser.add_argument("--puffer-path", type=Path, help="where clean_pufferl.py and c_gae.pyx of PufferLib are")
@@ -162,6 +166,7 @@ def main() -> None:
     parser.add_argument("--window", type=float, default=15, help="seconds that are counted of them, at least")
     parser.add_argument("--flat", action="store_true", help="cost of an agent-step from 100 to 10,000 agents")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started ends too
     if options.flat:
         flat(options)
     if options.peers is not None:

@@ -18,7 +18,7 @@ import torch
 from swarm_speed_worlds import number_of_worlds
 
 Work = Callable[[], object]
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 """So long a system in a process of its own may take for its start and its end."""
 
 
@@ -103,10 +103,12 @@ class Script:
         ) as process:
             try:
                 out, err = process.communicate(timeout=self._most)
-            except subprocess.TimeoutExpired:
+            except BaseException as error:
                 # With all that it started: what waits for a part that failed does not end by itself.
                 os.killpg(process.pid, signal.SIGKILL)
                 out, err = process.communicate()
+                if not isinstance(error, subprocess.TimeoutExpired):
+                    raise
         found = [line for line in out.splitlines() if line.startswith("RESULT ")]
         if not found:
             raise SystemExit(
