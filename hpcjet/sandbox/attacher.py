@@ -11,6 +11,7 @@ from hpcjet.errors import SandboxError
 from hpcjet.sandbox.backend import Node
 from hpcjet.sandbox.contained import LOAD
 from hpcjet.sandbox.options import Layout
+from hpcjet.sandbox.orphans import new_mark
 from hpcjet.sandbox.server import write_all
 from hpcjet.sandbox.spawner import spawn
 from hpcjet.sandbox.spec import SandboxSpec
@@ -32,7 +33,7 @@ class Attacher:
             argv = [str(node.python), "-I", "-S", "-B", "-c", LOAD, str(program), str(theirs.fileno())]
             self._process = spawn(
                 argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                pass_fds=[program, theirs.fileno()], cwd="/", env={}, umask=0o022, **node.who.popen(),
+                pass_fds=[program, theirs.fileno()], cwd="/", env=new_mark(), umask=0o022, **node.who.popen(),
             )  # fmt: skip
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             self._control.close()

@@ -15,6 +15,7 @@ from hpcjet.sandbox.candidates import Candidate, candidates_of
 from hpcjet.sandbox.denial import NOEXEC, classify, read_sysctls
 from hpcjet.sandbox.etc import is_complete
 from hpcjet.sandbox.living import Living
+from hpcjet.sandbox.orphans import end_abandoned, soon
 from hpcjet.sandbox.scratch import remove_tree
 from hpcjet.sandbox.spec import SandboxSpec, View
 
@@ -99,6 +100,7 @@ def wanted_kinds(config: SandboxConfig) -> tuple[SandboxKind, ...]:
 
 def _probe(config: SandboxConfig) -> Probe:
     base = scratch_base(config)
+    soon(end_abandoned)
     tried: list[Tried] = []
     for kind in wanted_kinds(config):
         result, found = _try_kind(kind, config, base)

@@ -12,11 +12,14 @@ from hpcjet.errors import SandboxError
 from hpcjet.sandbox import processes
 from hpcjet.sandbox.backend import Give, Start
 from hpcjet.sandbox.identity import Identity
+from hpcjet.sandbox.orphans import end_start, new_mark, soon
 from hpcjet.sandbox.spawner import spawn
 
 END_S = 10.0
 OPEN_S = 60.0
 """A start takes milliseconds; this bounds it on a node that is overloaded."""
+LOOK_S = 0.5
+"""How soon a start is given up whose program has ended: what it left may hold on to our pipes."""
 
 
 class Server:
@@ -26,6 +29,7 @@ class Server:
         self._closed = False
         self._ending = threading.Lock()
         self._lifeline = -1
+        self._mark = new_mark()
         with contextlib.ExitStack() as handed_over:
 
             def give(content: bytes) -> int:
@@ -50,7 +54,7 @@ class Server:
             try:
                 self._process = spawn(
                     argv, cpus=cpus, stdin=requests, stdout=answers, stderr=complained, pass_fds=given, cwd="/",
-                    env=dict(start.env), umask=0o022, **who.popen(),
+                    env={**start.env, **self._mark}, umask=0o022, **who.popen(),
                 )  # fmt: skip
             except (OSError, ValueError, subprocess.SubprocessError) as error:
                 for descriptor in (self._requests, self.answers, complaints):
@@ -61,16 +65,14 @@ class Server:
             self._parent, self.init = self._await_start(complaints)
         except BaseException:
             self.close()
+            soon(end_start, self._mark)
             raise
         finally:
             os.close(complaints)
 
     def _await_start(self, complaints: int) -> tuple[int, int]:
         """The host's process ids of the command server and of its parent."""
-        try:
-            started = self.read_answer(time.monotonic() + OPEN_S) == b"ready"
-        except SandboxError:
-            started = False
+        started = self._await_ready(time.monotonic() + OPEN_S)
         parent = self._process.pid
         inner = processes.children(parent) if started else []
         while inner:
@@ -86,6 +88,14 @@ class Server:
         raise SandboxError(
             f"{self._name} opened no sandbox: {text.decode(errors='replace').strip() or 'it said nothing'}"
         )
+
+    def _await_ready(self, deadline: float) -> bool:
+        with contextlib.suppress(SandboxError):
+            while (left := deadline - time.monotonic()) > 0 and self._process.poll() is None:
+                answer = self.read_answer(time.monotonic() + min(left, LOOK_S))
+                if answer is not None:
+                    return answer == b"ready"
+        return False
 
     def pids(self) -> tuple[int, ...]:
         """All processes of the sandbox before its first command."""

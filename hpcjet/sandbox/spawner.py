@@ -1,7 +1,8 @@
 """One thread that starts all sandboxes of this process.
 
 bwrap --die-with-parent asks the kernel to kill it when the *thread* that started it ends, so a sandbox must not be
-started by a thread that may end before it. This one lives as long as the process.
+started by a thread that may end before it. This one lives as long as the process. Beside it stands the guard, for what
+the kernel does not end with the thread (see hpcjet.sandbox.orphans).
 """
 
 import contextlib
@@ -12,6 +13,8 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any, cast
+
+from hpcjet.sandbox.orphans import start_guard
 
 _Job = tuple["Future[subprocess.Popen[bytes]]", list[str], frozenset[int] | None, dict[str, Any]]
 _lock = threading.Lock()
@@ -28,11 +31,13 @@ def spawn(argv: list[str], *, cpus: frozenset[int] | None = None, **options: Any
 
 
 def _ensure_thread() -> None:
+    """Raises OSError if no process can be started."""
     global _jobs, _owner_pid
     if _owner_pid == os.getpid():
         return
     with _lock:
         if _owner_pid != os.getpid():  # the first call, or the first one after a fork
+            start_guard()
             _jobs = queue.SimpleQueue()
             threading.Thread(target=_serve, args=(_jobs,), name="hpcjet-spawner", daemon=True).start()
             _owner_pid = os.getpid()
