@@ -28,7 +28,7 @@ def shown(folder: Path, tag: str) -> dict[int, float]:
 
     made: Any = event_pb2
     found: dict[int, float] = {}
-    for file in sorted(SwarmFiles(folder).tensorboard.iterdir(), key=lambda each: each.stat().st_mtime_ns):
+    for file in sorted(SwarmFiles(folder).tensorboard.iterdir()):
         data = file.read_bytes()
         while len(data) >= 12:
             (size,) = struct.unpack("<Q", data[:8])
