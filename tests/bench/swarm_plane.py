@@ -1,11 +1,10 @@
 """What the data plane of the swarm moves, how fast its index is, and what it does when parts of it die.
 
     python tests/bench/swarm_plane.py [moves weights index store compression scale faults] [--nodes 3] [--short]
-    python tests/bench/swarm_plane.py soak [--minutes 30]
 
 Prints JSON lines. Several Ray nodes run on this machine, each in a network of its own, in which the kernel counts the
 bytes that a node gets; root is needed. Rates are by CPU time where the words say so, since other work on the machine
-changes that little. The soak is one of a whole training, on one node: see swarm_soak.py.
+changes that little. A whole training over a long time, parts of which die: swarm_soak.py.
 """
 
 import argparse
@@ -22,7 +21,6 @@ from typing import Any
 import numpy as np
 import ray
 import ray_nodes
-import swarm_soak
 from swarm_plane_parts import WAIT_S, Caller, Host, Process, fragment, on, timed_wait
 
 from hpcjet.config.swarm.compression import Compression
@@ -446,13 +444,10 @@ BENCHES = {bench.__name__: bench for bench in (moves, weights, index, store, com
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("benches", nargs="*", choices=[*BENCHES, "soak", []], help="all but soak by default")
+    parser.add_argument("benches", nargs="*", choices=[*BENCHES, []], help="all by default")
     parser.add_argument("--nodes", type=int, default=3, help="with the learner's")
     parser.add_argument("--short", action="store_true", help="in seconds, for the test of this bench")
-    parser.add_argument("--minutes", type=float, default=30, help="of the soak")
     options = parser.parse_args()
-    if "soak" in options.benches:
-        swarm_soak.main(["--minutes", str(options.minutes)])
     ray_nodes.enter()
     names = options.benches or list(BENCHES)
     if names == ["compression"]:
