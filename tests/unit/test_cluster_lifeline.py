@@ -240,6 +240,7 @@ def test_nobody_answers() -> None:
         connect([HERE], port, secret=SECRET, rank=1, facts={}, timeout_s=300)
 
 
+@pytest.mark.alone
 def test_two_thousand_workers(hub: Hub) -> None:
     """More than one select(2) could watch; each is heard, and the end is announced to all."""
     import resource

@@ -23,13 +23,13 @@ def test_what_is_known(
     folder = on_path(tmp_path, monkeypatch)
     stub(folder, "squeue", says="1:30\n", first=f"echo asked >>{folder}/calls")
     end = OwnEnd(ask=asks)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 300
     while left_s and end.known() is None:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     known = end.known()
     assert (folder / "calls").exists() == bool(left_s)
     if left_s:
-        assert known and abs(known - time.time() - left_s) < 15
+        assert known and abs(known - time.time() - left_s) < 60
     else:
         assert known == (float(env["SLURM_JOB_END_TIME"]) if env else None)

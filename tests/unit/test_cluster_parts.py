@@ -198,14 +198,14 @@ def test_a_wait_ends_with_the_word_the_check_or_the_limit(tmp_path: Path) -> Non
         raise RuntimeError("ray is gone")
 
     with pytest.raises(RuntimeError, match="ray is gone"):
-        meeting.await_word("head.json", timeout_s=9, check=fail, what="x")
+        meeting.await_word("head.json", timeout_s=300, check=fail, what="x")
     looks = iter(range(9))
 
     def arrive() -> None:
         if next(looks) == 1:
             meeting.leave("head.json", {"port": 7})
 
-    assert meeting.await_word("head.json", timeout_s=9, check=arrive, what="x") == {"port": 7}
+    assert meeting.await_word("head.json", timeout_s=300, check=arrive, what="x") == {"port": 7}
 
 
 # site

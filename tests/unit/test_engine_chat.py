@@ -10,7 +10,7 @@ BODY = {"messages": [{"role": "user", "content": "hello"}]}
 QUICK = {"Retry-After": "0"}
 
 
-def ask(server: Any, *, deadline_s: float = 30, **settings: Any) -> dict[str, Any]:
+def ask(server: Any, *, deadline_s: float = 300, **settings: Any) -> dict[str, Any]:
     return complete(
         server.endpoint,
         BODY,

@@ -31,7 +31,7 @@ def cut_off(handler: Any) -> None:
 
 def test_an_answer_comes_whole_with_status_and_retry_after() -> None:
     with scripted((429, {"error": {"message": "slow"}}, {"Retry-After": "7"})) as server:
-        answer = request("POST", f"{server.endpoint.base_url}/x", timeout_s=5, api_key="k", body={"a": "\udc80"})
+        answer = request("POST", f"{server.endpoint.base_url}/x", timeout_s=300, api_key="k", body={"a": "\udc80"})
     assert (answer.status, answer.json(), answer.retry_after_s) == (429, {"error": {"message": "slow"}}, 7)
     assert server.headers[0]["Authorization"] == "Bearer k"
     assert server.requests[0]["a"] == "\udc80"
@@ -54,19 +54,19 @@ def test_a_silent_server_does_not_outlast_the_limit() -> None:
 
 def test_half_an_answer_is_none() -> None:
     with scripted(cut_off) as server, pytest.raises(Unanswered):
-        request("GET", server.endpoint.base_url, timeout_s=5)
+        request("GET", server.endpoint.base_url, timeout_s=300)
 
 
 def test_nobody_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     with pytest.raises(Unanswered, match="refused"):
-        request("GET", f"http://127.0.0.1:{port}/", timeout_s=5)
+        request("GET", f"http://127.0.0.1:{port}/", timeout_s=300)
 
 
 def test_a_name_that_does_not_exist() -> None:
     with pytest.raises(Unanswered):
-        request("GET", "http://no-such-host.invalid/", timeout_s=5)
+        request("GET", "http://no-such-host.invalid/", timeout_s=300)
 
 
 def test_plain_http_goes_through_no_proxy_and_https_does(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,10 +76,10 @@ def test_plain_http_goes_through_no_proxy_and_https_does(monkeypatch: pytest.Mon
             monkeypatch.setenv(name, there)
         monkeypatch.delenv("no_proxy", raising=False)
         monkeypatch.delenv("NO_PROXY", raising=False)
-        assert request("GET", server.endpoint.base_url, timeout_s=5).json() == {"ok": 1}
+        assert request("GET", server.endpoint.base_url, timeout_s=300).json() == {"ok": 1}
         # The scripted server knows no CONNECT and says so: that it was asked is what matters.
         with pytest.raises(Unanswered, match="Tunnel"):
-            request("GET", "https://api.example.invalid/v1", timeout_s=5)
+            request("GET", "https://api.example.invalid/v1", timeout_s=300)
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ def test_the_starter_gives_the_key_inside_and_keeps_it_out_of_the_log(tmp_path: 
         "    logging.getLogger('x').info('server_args=%s', sys.argv)\n"
         "    context = mp.get_context('spawn'); queue = context.Queue()\n"
         "    started = context.Process(target=child, args=(queue,)); started.start()\n"
-        f"    ok = sys.argv[1:] == ['--a', '1', '--api-key', {KEY!r}] and queue.get(timeout=60)\n"
+        f"    ok = sys.argv[1:] == ['--a', '1', '--api-key', {KEY!r}] and queue.get(timeout=300)\n"
         "    started.join(); sys.exit(0 if ok else 1)\n"
     )
     done = subprocess.run(
@@ -158,7 +158,7 @@ def test_the_starter_gives_the_key_inside_and_keeps_it_out_of_the_log(tmp_path: 
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -42,7 +42,7 @@ def config(request: pytest.FixtureRequest, tmp_path: Path, python: Path) -> Serv
         compile_cache=tmp_path / "compiled",
         env={"STUB_FOLDER": str(tmp_path)},
         record=Recording.tokens,
-        start_timeout_s=30,
+        start_timeout_s=300,
         stage=Stage.disk,
     )
     return found
@@ -65,10 +65,10 @@ def engine(config: ServedConfig, site: EngineSite) -> Iterator[ServedEngine]:
 
 def test_it_answers_keeps_its_key_to_itself_and_leaves_nothing(engine: ServedEngine, site: EngineSite) -> None:
     engine.start()
-    endpoint = engine.wait_ready(deadline=time.monotonic() + 30)
+    endpoint = engine.wait_ready(deadline=time.monotonic() + 300)
     assert endpoint.model == "M" and endpoint.label.startswith("M (") and KEY not in repr(endpoint)
     asked = {"messages": [{"role": "user", "content": "hello"}]}
-    answer = complete(endpoint, asked, settings=ChatSettings(retries=0), session="s", deadline=time.monotonic() + 20)
+    answer = complete(endpoint, asked, settings=ChatSettings(retries=0), session="s", deadline=time.monotonic() + 300)
     assert answer["choices"][0]["message"]["content"] == "OK"
     pid = engine.pid
     assert pid is not None and engine.alive()
@@ -125,7 +125,7 @@ def test_a_model_that_cannot_be_copied_fails_the_replica(
     try:
         engine.start()
         with pytest.raises(EngineError, match=r"engine\.stage: .*GiB free"):
-            engine.wait_ready(deadline=time.monotonic() + 30)
+            engine.wait_ready(deadline=time.monotonic() + 300)
     finally:
         engine.stop()
 
@@ -135,7 +135,7 @@ def test_cores_are_kept(config: ServedConfig, site: EngineSite) -> None:
     engine = ServedEngine(config, replace(site, cores=(core,)))
     try:
         engine.start()
-        engine.wait_ready(deadline=time.monotonic() + 30)
+        engine.wait_ready(deadline=time.monotonic() + 300)
         assert engine.pid is not None and os.sched_getaffinity(engine.pid) == {core}
     finally:
         engine.stop()

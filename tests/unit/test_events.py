@@ -113,7 +113,7 @@ def test_many_writers_at_once_tear_no_line(tmp_path: Path) -> None:
         assert writer.stdin
         writer.stdin.write(b"go\n")
         writer.stdin.flush()
-    assert [writer.wait(60) for writer in writers] == [0] * 4
+    assert [writer.wait(300) for writer in writers] == [0] * 4
     for writer in writers:
         assert writer.stdin
         writer.stdin.close()

@@ -35,7 +35,7 @@ def pipe() -> Iterator[Pipe]:
     pipe.close()
     for thread in threading.enumerate():
         if thread.name == "inbox":
-            thread.join(10)
+            thread.join(300)
     pipe.stream.close()
 
 
@@ -105,4 +105,4 @@ def test_an_agent_that_ends_is_an_error_in_either_wait(pipe: Pipe) -> None:
     begin = time.monotonic()
     with pytest.raises(NodeLostError, match="before the cluster was up"):
         pipe.inbox.await_ready()
-    assert time.monotonic() - begin < 30
+    assert time.monotonic() - begin < 100

@@ -22,7 +22,7 @@ from hpcjet.lab.state import State, load_state, locked_file, save_state
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Process]:
-    process = start_daemon(["sleep", "60"], procs_files=[], output=tmp_path / "out", env={"PATH": os.environ["PATH"]})
+    process = start_daemon(["sleep", "900"], procs_files=[], output=tmp_path / "out", env={"PATH": os.environ["PATH"]})
     assert is_alive(process)
     yield process
     kill(process)
@@ -148,7 +148,7 @@ def test_the_state_outlives_the_process_but_not_the_boot(tmp_path: Path) -> None
 def test_the_lock_is_free_again_when_its_holder_is_killed(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from hpcjet.lab.state import locked_file\n"
-        "with locked_file(Path(sys.argv[1]), wait_s=5): print('held', flush=True); sys.stdin.read()"
+        "with locked_file(Path(sys.argv[1]), wait_s=300): print('held', flush=True); sys.stdin.read()"
     )
     command_line = [sys.executable, "-c", code, tmp_path / "lock"]
     root = Path(__file__).parents[2]
@@ -158,7 +158,7 @@ def test_the_lock_is_free_again_when_its_holder_is_killed(tmp_path: Path) -> Non
         with pytest.raises(LabError, match="held by another"), locked_file(tmp_path / "lock", wait_s=0.1):
             pass
         holder.kill()
-    with locked_file(tmp_path / "lock", wait_s=5):
+    with locked_file(tmp_path / "lock", wait_s=300):
         pass
 
 

@@ -184,7 +184,7 @@ def from_template(run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         "PYTHONPATH": str(ROOT),
     }
     command = ["bash", str(templates_dir() / "run.sbatch"), str(run)]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_the_template_starts_a_prepared_run(

@@ -173,4 +173,4 @@ def test_nothing_happens_at_import(tmp_path: Path) -> None:
         [sys.executable, "-c", code], env=env, cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert list(tmp_path.iterdir()) == [] and time.time() - begin < 60
+    assert list(tmp_path.iterdir()) == [] and time.time() - begin < 300

@@ -345,9 +345,9 @@ def test_files_that_may_not_be_read(conf: Path, tmp_path: Path) -> None:
         "    try: print(type(compose(['+exp=noop', f'cluster={name}']).cluster).__name__)\n"
         "    except ValueError as error: print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300)
     assert done.stdout.splitlines() == [f"{path}: it cannot be read: Permission denied", "SlurmConfig"], done.stderr
     path.chmod(0o644)
     (tmp_path / "my config").chmod(0o700)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300)
     assert "cluster=mine is not known" in done.stdout and "SlurmConfig" in done.stdout, done.stderr

@@ -11,7 +11,7 @@ class Threads:
     """Ranks that are threads of this process; one that calls too often or too seldom breaks the barrier."""
 
     def __init__(self, size: int) -> None:
-        self.size, self.barrier = size, threading.Barrier(size, timeout=30)
+        self.size, self.barrier = size, threading.Barrier(size, timeout=300)
         self.held: list[Any] = [None] * size
         self.calls = [0] * size
 

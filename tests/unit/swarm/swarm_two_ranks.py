@@ -69,7 +69,7 @@ def alone(name: str) -> dict[str, np.ndarray]:
 def main(rank: int, folder: Path) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2, timeout=timedelta(seconds=60)
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2, timeout=timedelta(seconds=300)
     )
     for name, (_, first) in CASES.items():
         mine = (0, first) if rank == 0 else (first, 3)

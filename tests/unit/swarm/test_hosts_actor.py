@@ -39,7 +39,7 @@ def ended(which: HostSpec) -> tuple[HpcjetError, HostStatus]:
         host = HostActor(which, 0, None)
         assert (await host.status()).state == "start"
         with pytest.raises(HpcjetError) as raised:
-            await asyncio.wait_for(host.run(), 30)
+            await asyncio.wait_for(host.run(), 300)
         return raised.value, await host.status()
 
     return asyncio.run(scene())
@@ -50,7 +50,7 @@ def test_it_runs_until_it_is_stopped_and_tells_how_it_does(plane: Plane) -> None
         host = HostActor(spec(), 4, None)
         run = asyncio.ensure_future(host.run())
         assert await host.snapshot(1) is None
-        state = await host.snapshot(0, wait_s=20)
+        state = await host.snapshot(0, wait_s=300)
         assert state is not None
         assert (state.version, state.first_step, state.life) == (0, 0, 4)
         told = []
@@ -60,7 +60,7 @@ def test_it_runs_until_it_is_stopped_and_tells_how_it_does(plane: Plane) -> None
             await asyncio.sleep(0.01)
         assert {(each.world, each.number) for each in told} >= {(6, 0), (7, 0)}
         await host.stop()
-        await asyncio.wait_for(run, 20)
+        await asyncio.wait_for(run, 300)
         status = await host.status()
         assert (status.seat, status.attempt, status.node, status.state, status.error) == (
             "seat-0003",
@@ -79,7 +79,7 @@ def test_one_that_is_stopped_before_it_runs_makes_nothing(plane: Plane) -> None:
     async def scene() -> None:
         host = HostActor(spec(), 0, None)
         await host.stop()
-        await asyncio.wait_for(host.run(), 20)
+        await asyncio.wait_for(host.run(), 300)
 
     asyncio.run(scene())
     assert not plane.inserted

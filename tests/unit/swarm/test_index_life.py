@@ -9,12 +9,12 @@ import pytest
 
 from hpcjet.config.swarm.staleness import StalenessConfig
 from hpcjet.swarm.actors import ActorGone
-from hpcjet.swarm.pool import Entry, PoolConfig, Verdict, index_actor, pool_actor
+from hpcjet.swarm.pool import Entry, Key, PoolConfig, Verdict, index_actor, pool_actor
 from hpcjet.swarm.pool.index_actor import INDEX, IndexActor, Leave, Refusal
 from hpcjet.swarm.pool.pool_actor import PoolActor
 
 SEATS = ["s0", "s1"]
-SOON_S = 30
+SOON_S = 300
 
 
 class Remote:
@@ -52,11 +52,11 @@ class Scene:
         self.there["pool"] = Remote(self.pool)
         await self.pool.start()
 
-    async def new_index(self) -> None:
+    async def new_index(self, used: dict[Key, int] | None = None) -> None:
         if INDEX in self.there:
             self.there[INDEX].dead.set()
         self.index = IndexActor(PoolConfig(), StalenessConfig(fragments=2), 0, SEATS)
-        await self.index.recover(0)
+        await self.index.recover(0, None, used)
         self.there[INDEX] = Remote(self.index)
 
     async def wish(self, source: str, attempt: int, ticket: int) -> Any:
@@ -152,5 +152,27 @@ def test_a_copy_of_what_was_admitted_is_freed(monkeypatch: pytest.MonkeyPatch) -
     async def run() -> None:
         assert [await scene.insert("s0", 0) for _ in range(3)] == [Verdict.admitted, Verdict.counted, Verdict.counted]
         assert (await scene.pool.status())["fragments"] == 1 and (await scene.index.status())["inserted"] == 1
+
+    play(scene, run)
+
+
+def test_what_was_learned_from_under_the_index_before_is_freed_and_the_rest_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene(monkeypatch)
+
+    async def run() -> None:
+        assert [await scene.insert("s0", step) for step in (0, 5)] == [Verdict.admitted] * 2
+        sample = await scene.index.sample("p", 1, 0.0)
+        assert sample is not None
+        await scene.new_index({sample.chosen[0].key: 1})  # it was fetched, and the index died before it was told
+        while (await scene.pool.status())["fragments"] > 1:
+            await asyncio.sleep(0.01)
+        rest = await asyncio.wait_for(scene.index.sample("p", 1, 3600), SOON_S)
+        assert rest is not None and rest.chosen[0].entry.first_step == 5
+        assert await scene.index.sample("p", 1, 0.0) is None
+        await scene.new_index()  # another one is not told
+        status = await scene.index.status()
+        assert not any(status["losses"].values())
 
     play(scene, run)

@@ -18,5 +18,5 @@ def test_numpy_is_all_that_most_parts_import() -> None:
     assert len(names) > 20
     code = f"import importlib, sys\nfor name in {names!r}: importlib.import_module(name)\n"
     code += f"print({HEAVY!r} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout.strip() == "set()"

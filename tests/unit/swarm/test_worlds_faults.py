@@ -184,7 +184,7 @@ def test_an_action_for_nobody_is_not_looked_at() -> None:
 
 def test_an_environment_cannot_swallow_the_limit_and_other_alarms_go_on() -> None:
     def stubborn() -> None:
-        end = time.monotonic() + 30
+        end = time.monotonic() + 300
         while time.monotonic() < end:
             try:
                 time.sleep(0.01)
@@ -197,7 +197,7 @@ def test_an_environment_cannot_swallow_the_limit_and_other_alarms_go_on() -> Non
     try:
         with pytest.raises(TimeLimit), deadline(0.1):
             stubborn()
-        end = time.monotonic() + 20
+        end = time.monotonic() + 300
         while not rung and time.monotonic() < end:
             time.sleep(0.01)
         assert rung
@@ -211,7 +211,7 @@ def test_in_other_threads_a_watcher_can_see_who_hangs() -> None:
 
     class Waits(Scripted):
         def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
-            free.wait(30)
+            free.wait(300)
             return super().step(actions)
 
     worlds = Worlds([good, lambda: ParallelWorld(Waits([scene("a")] * 9, ["a"], spaces={"a": (BOX, CHOICE)}))], seed=1)
@@ -219,7 +219,7 @@ def test_in_other_threads_a_watcher_can_see_who_hangs() -> None:
     thread = threading.Thread(target=worlds.step, args=(noop(worlds),))
     thread.start()
     try:
-        end = time.monotonic() + 20
+        end = time.monotonic() + 300
         while (seen := worlds.at_work) is None or seen[:2] != (1, "step 0"):
             assert time.monotonic() < end
             time.sleep(0.005)
