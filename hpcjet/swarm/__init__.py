@@ -39,7 +39,7 @@ what is chosen, and `staleness` says how far apart acting and learning may be. E
 - The driver: `weights.actors.start_servers`, `pool.actors.start_index`; for each node `start_cache` and `start_pool`
   (central mode: one pool). A node that is lost: `index.node_lost(node)`; a host that died:
   `index.source_lost(source, attempt)`.
-- A learner: `index.recover(version[, state])`, `Publisher.publish(version, weights)`; then again and again
+- A learner: `index.recover(version[, state, used])`, `Publisher.publish(version, weights)`; then again and again
   `index.sample(policy, n)` until it answers, `fetch`, `index.done(number, missing)`, `Learner.update`,
   `index.advance(version)` and only then `publish`. IndexIsNew asks for `recover`.
 - A world host, for each fragment: `pool.begin(source, attempt, node, n, ticket, wait_s)` until it answers with a Leave,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -227,18 +228,40 @@ class Broken(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-1, 1, (2,), numpy.float32)
     action_space = gymnasium.spaces.Discrete(2)
 
+    def __init__(self, fails):
+        self.fails = fails
+
     def reset(self, *, seed=None, options=None):
-        raise RuntimeError("no world today")
+        if self.fails == "reset":
+            raise RuntimeError("no world today")
+        self.steps = 0
+        return numpy.zeros(2, numpy.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return numpy.zeros(2 + (self.steps > 5), numpy.float32), 1.0, False, False, {}
 """
 
 
-def test_worlds_that_raise_in_every_reset_end_the_run_by_name(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the launch a world is made, but not begun."""
-    folder, root = scene.folder / "broken-world", scene.folder / "broken-runs"
+@pytest.mark.parametrize(
+    ("fails", "says"),
+    [
+        ("reset", r"world [01], reset: it raised RuntimeError: no world today"),
+        ("step", r"all seats fail.*world [01], agent agent, step 5: observation has shape \(3,\)"),
+    ],
+)
+def test_worlds_that_fail_in_every_episode_end_the_run_by_name(
+    fails: str, says: str, scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the launch a world is made, but not begun. What fails after five steps gives fragments of two."""
+    folder, root = scene.folder / f"broken-{fails}", scene.folder / f"broken-{fails}-runs"
     folder.mkdir()
     (folder / "broken_world.py").write_text(BROKEN)
     monkeypatch.chdir(folder)
-    words = ["exp.environment.env=broken_world:Broken", "exp.worlds=2", "exp.seats=1", "exp.updates=3"]
-    done = scene.run("gymnasium", root, *words)
+    done = scene.run(
+        "gymnasium", root, "exp.environment.env=broken_world:Broken", f"+exp.environment.kwargs.fails={fails}",
+        "exp.worlds=2", "exp.seats=1", "exp.steps=2", "exp.updates=1000000", "exp.staleness.mode=async",
+    )  # fmt: skip
     told = done.stdout + done.stderr
-    assert done.returncode == 1 and "reset: it raised RuntimeError: no world today" in told, told + logs(root)
+    assert done.returncode == 1 and re.search(says, told), told + logs(root)
+    assert bool(list(root.glob("*/*/swarm/metrics.csv"))) == (fails == "step"), "updates were made in vain"

@@ -45,6 +45,7 @@ class Learning:
             learner=exp.learner, backend=exp.backend, seed=seed, servers=servers, compression=exp.pool.compression,
             checkpoint_every=exp.checkpoint_every, updates=exp.updates, agent_steps=exp.agent_steps,
             prioritised=exp.pool.order is Order.prioritised,
+            held=0 if exp.pool.max_times == 1 else exp.pool.capacity,
         )  # fmt: skip
         self._group: LearnerGroup | None = None
         self._placed: Learners | None = None

@@ -12,6 +12,7 @@ from hpcjet.swarm.hosts.spec import HostState
 from hpcjet.swarm.learners.rank import STOP, Doing, Told
 from hpcjet.swarm.learners.spec import LearnerSpec
 from hpcjet.swarm.learners.split import Order, lags, order_of, valid_share
+from hpcjet.swarm.learners.used import Used
 from hpcjet.swarm.learning.schedule import rate_at
 from hpcjet.swarm.policy.interface import Learner
 from hpcjet.swarm.pool.entry import Key
@@ -32,18 +33,19 @@ class IndexAnew(Exception):
 class Plane(Protocol):
     """Index, parameter server and hosts, as rank 0 sees them. Raises RankError if one is away for too long."""
 
-    def recover(self, version: int, state: Mapping[str, Any] | None) -> None:
-        """The learner is at this version; `state` goes to an index that knows nothing yet."""
+    def recover(self, version: int, state: Mapping[str, Any] | None, used: Mapping[Key, int]) -> None:
+        """The learner is at this version; an index that knows nothing yet gets `state`, and what is used how often."""
 
     def sample(self, policy: str, n: int) -> Sample | None:
         """None: not yet; it waits a little for it. Raises IndexAnew."""
 
-    def done(self, number: int, missing: Sequence[Key]) -> None: ...
+    def done(self, number: int, missing: Sequence[Key]) -> None:
+        """Nothing happens where the index was started again."""
 
     def update_priorities(self, priorities: Mapping[Key, float]) -> None: ...
 
     def advance(self, version: int) -> None:
-        """Also where the index was started again."""
+        """Raises IndexAnew."""
 
     def publish(self, version: int, weights: Mapping[str, Any]) -> None: ...
 
@@ -74,6 +76,7 @@ class Chief:
         self._told: Sequence[Told] = ()
         self._saved = -1
         self._index: Mapping[str, Any] | None = None
+        self._used = Used(sum(spec.fragments.values()), spec.held)
         self._began = self._last = time.monotonic()
         self._seconds = 0.0
         """Of the generations before."""
@@ -109,7 +112,7 @@ class Chief:
         return found.learners
 
     def began(self) -> None:
-        self.plane.recover(self.version, self._index)
+        self._recover(self._index)
         self._index = None
         self.plane.publish(self.version, self._weights())
         self._began = self._last = time.monotonic()
@@ -128,14 +131,16 @@ class Chief:
                     self._samples[policy] = found
         except IndexAnew:
             self._samples = {}
-            self.plane.recover(self.version, None)
+            self._recover()
             return None
         rate = rate_at(self._progress, self.spec.learner.rate_end)
         return order_of(self._samples, self.size, scale_rate=self.spec.learner.scale_rate, rate=rate)
 
     def fetched(self, told: Sequence[Told]) -> None:
         for policy, sample in self._samples.items():
-            self.plane.done(sample.number, [key for each in told for key in each.missing.get(policy, ())])
+            missing = [key for each in told for key in each.missing.get(policy, ())]
+            self._used.add(each.key for each in sample.chosen if each.valid and each.key not in missing)
+            self.plane.done(sample.number, missing)
         self._told = told
         if not any(each.fragments for each in told):
             log.warning("version %d: all %d fragments were gone", self.version, self._chosen)
@@ -147,7 +152,10 @@ class Chief:
     def learned(self, metrics: Mapping[str, Mapping[str, float]], seconds: float) -> None:
         self.agent_steps += sum(each.agent_steps for each in self._told)
         self.doing("publish")
-        self.plane.advance(self.version)
+        try:
+            self.plane.advance(self.version)
+        except IndexAnew:
+            self._recover()
         self.plane.publish(self.version, self._weights())
         self._note(metrics, seconds)
         self._samples = {}
@@ -159,6 +167,9 @@ class Chief:
         with self._rows_lock:
             self.rows = [row for row in self.rows if float(row["version"]) > version]
             return list(self.rows)
+
+    def _recover(self, state: Mapping[str, Any] | None = None) -> None:
+        self.plane.recover(self.version, state, self._used.times)
 
     @property
     def _chosen(self) -> int:

@@ -34,10 +34,10 @@ class RayPlane:
     def fetch(self, sample: Sample) -> Batch:
         return fetch(sample, self._spec.compression)
 
-    def recover(self, version: int, state: Mapping[str, Any] | None) -> None:
+    def recover(self, version: int, state: Mapping[str, Any] | None, used: Mapping[Key, int]) -> None:
         # Seats count their attempts anew in a new run of a cluster; one that lives on knows them.
         given = None if state is None else {**state, "attempts": {}}
-        self._ask(lambda index: _get(index.recover.remote(version, given)))
+        self._ask(lambda index: _get(index.recover.remote(version, given, used)))
 
     def sample(self, policy: str, n: int) -> Sample | None:
         try:
@@ -55,8 +55,8 @@ class RayPlane:
     def advance(self, version: int) -> None:
         try:
             self._ask(lambda index: _get(index.advance.remote(version)))
-        except IndexIsNew:
-            self.recover(version, None)
+        except IndexIsNew as error:
+            raise IndexAnew from error
 
     def publish(self, version: int, weights: Mapping[str, Any]) -> None:
         # Nodes come and go: those that are there are told.

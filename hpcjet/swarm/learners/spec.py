@@ -40,6 +40,8 @@ class LearnerSpec:
     """Of what is fetched."""
     prioritised: bool = False
     """Tell the index after each update how much there is still to learn from what was learned from."""
+    held: int = 0
+    """Fragments that pools may hold after they were learned from, where they are used again."""
     seats: tuple[str, ...] = ()
     """Those whose states go into checkpoints; none where a resume need not be exact."""
     checkpoint_every: int = 10

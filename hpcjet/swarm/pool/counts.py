@@ -67,6 +67,11 @@ class Counts:
         node.inserted += 1
         node.inserted_bytes += entry.nbytes
 
+    def used(self, times: int) -> None:
+        """One that is admitted was sampled so often under an index before."""
+        if self.limiter is not None:
+            self.limiter.sampled(times)
+
     def sample(self, drawn: int, fetched: Iterable[Entry], over_quota: int) -> None:
         """So many were drawn, of which these are fetched."""
         if self.limiter is not None:

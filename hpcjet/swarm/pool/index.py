@@ -1,6 +1,6 @@
 """The index of all fragments: metadata only, without Ray."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -39,6 +39,8 @@ class Index:
         """Of each sample that is not done: what is used up by it."""
         self.pools = Pools()
         self.admitted = Admitted()
+        self.used: Mapping[Key, int] = {}
+        """How often fragments that pools may still hold were learned from under an index before."""
         self._samples = 0
 
     def __len__(self) -> int:
@@ -101,6 +103,9 @@ class Index:
             return Verdict.late
         if entry in self.admitted:
             return Verdict.admitted if self._is_out(key) else Verdict.counted
+        used = self.used.get(key, 0)
+        if 0 < self.config.max_times <= used:
+            return Verdict.counted
         if entry.version > self.budget.version or not self.budget.freshness.allows(entry.version):
             self.sources.give_up(entry.source, 1)
             self.counts.losses.stale += 1
@@ -111,9 +116,12 @@ class Index:
             oldest = self.shelf.oldest
             self.pools.free([oldest.key])
             self._lose(oldest, "evicted")
-        self.sources.admit(entry.source)
+        if used:
+            self.counts.used(used)
+        else:
+            self.sources.admit(entry.source)
         self.counts.admit(entry)
-        self.put(key, entry)
+        self.put(key, entry, times=used)
         return Verdict.admitted
 
     def put(self, key: Key, entry: Entry, *, times: int = 0, mass: float | None = None) -> None:

@@ -70,13 +70,19 @@ class IndexActor:
         self._begins, self._inserts, self._samples = News(), News(), News()
         self._calls: Counter[str] = Counter()
 
-    async def recover(self, version: int, state: Mapping[str, Any] | None = None) -> int:
+    async def recover(
+        self, version: int, state: Mapping[str, Any] | None = None, used: Mapping[Key, int] | None = None
+    ) -> int:
         """A learner begins, or goes on, at this version, with a checkpoint's metadata if given; entries lost.
 
-        The metadata is for an index that was started with the run. One that lived on knows better.
+        `used` says of fragments that pools may still hold how often they were learned from. This and the metadata are
+        for an index that was started (again). One that lived on knows better.
         """
         self._calls["recover"] += 1
-        lost = 0 if state is None or self._ready else load_state(self._index, state)
+        lost = 0
+        if not self._ready:
+            self._index.used = dict(used or {})
+            lost = 0 if state is None else load_state(self._index, state)
         self._index.recover(version)
         self._ready = True
         self._all_changed()

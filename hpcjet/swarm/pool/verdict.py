@@ -8,7 +8,7 @@ class Verdict(Enum):
 
     admitted = "admitted"
     counted = "counted"
-    """It was admitted before, from another place: this copy is one too many."""
+    """It was admitted before, from another place, or learned from under an index before: it is one too many."""
     stale = "stale"
     """Its version is too old, or one that the learner does not know: it went back."""
     late = "late"

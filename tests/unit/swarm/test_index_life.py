@@ -66,6 +66,10 @@ class Scene:
         entry = Entry(source, 0, "n0", 0, 1, "p", "g", step, 5, 5, 0, 10)
         return await asyncio.wait_for(self.pool.insert(entry, "payload"), SOON_S)  # type: ignore[arg-type]
 
+    async def holds(self, number: int) -> None:
+        while (await self.pool.status())["fragments"] != number:
+            await asyncio.sleep(0.01)
+
     async def waits(self, number: int) -> None:
         while len(self.pool._wishes.waiting) < number:
             await asyncio.sleep(0.01)
@@ -166,8 +170,7 @@ def test_what_was_learned_from_under_the_index_before_is_freed_and_the_rest_is_n
         sample = await scene.index.sample("p", 1, 0.0)
         assert sample is not None
         await scene.new_index({sample.chosen[0].key: 1})  # it was fetched, and the index died before it was told
-        while (await scene.pool.status())["fragments"] > 1:
-            await asyncio.sleep(0.01)
+        await asyncio.wait_for(scene.holds(1), SOON_S)
         rest = await asyncio.wait_for(scene.index.sample("p", 1, 3600), SOON_S)
         assert rest is not None and rest.chosen[0].entry.first_step == 5
         assert await scene.index.sample("p", 1, 0.0) is None

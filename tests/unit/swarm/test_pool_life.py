@@ -1,4 +1,4 @@
-"""Index and node pools through random lives: nodes die, answers get lost, learners start again, and it goes on."""
+"""Index and node pools through random lives: nodes and the index die, answers get lost, learners start again."""
 
 from collections import Counter
 from itertools import count
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hpcjet.config.swarm.pool import RateConfig
 from hpcjet.config.swarm.staleness import StalenessConfig, StalenessMode, TooOld
-from hpcjet.swarm.pool import Entry, Index, Key, NodePool, Order, PoolConfig, Verdict, WhenFull
+from hpcjet.swarm.pool import Chosen, Entry, Index, Key, NodePool, Order, PoolConfig, Verdict, WhenFull
 
 BATCH, PARTS = 4, 2
 
@@ -19,8 +19,9 @@ BATCH, PARTS = 4, 2
 class Life:
     """Three nodes with a pool and a source each, and one learner. A source makes two fragments at a time."""
 
-    def __init__(self, config: PoolConfig, staleness: StalenessConfig, seed: int) -> None:
-        self.config, self.rng = config, np.random.default_rng(seed)
+    def __init__(self, config: PoolConfig, staleness: StalenessConfig, seed: int, *, index_dies: float = 0.0) -> None:
+        self.config, self.staleness, self.rng = config, staleness, np.random.default_rng(seed)
+        self.index_dies = index_dies
         self.index = Index(config, staleness, seed=seed)
         self.pools: dict[str, NodePool] = {}
         self.starts: Counter[str] = Counter()
@@ -32,6 +33,8 @@ class Life:
         self.broken: set[Key] = set()
         self.updates = 0
         self.out: Any = None
+        self.offers: list[tuple[Key, Entry]] = []
+        """What the pools held when the index was started again, as far as that has not answered."""
         for node in ("n0", "n1", "n2"):
             self.start(node)
 
@@ -51,13 +54,13 @@ class Life:
         pool = self.pools[node]
         if not pool.has_room(100):
             return
-        number, gone = pool.put("payload", 100)
-        self.index.evicted(pool.name, gone)
         step = 100 * next(self.numbers) + int(self.rng.integers(100))
         entry = Entry(
             source=node, attempt=attempt, node=node, first_world=0, worlds=1, policy="p", group=f"g{left}", steps=1,
             first_step=step, agent_steps=1, version=version, nbytes=100,
         )  # fmt: skip
+        number, gone = pool.put(entry, 100)
+        self.index.evicted(pool.name, gone)
         verdict = self.index.insert(Key(pool.name, number), entry)
         if verdict is not Verdict.admitted:
             pool.remove([number])
@@ -71,7 +74,7 @@ class Life:
         sample = self.index.sample("p", want)
         if sample is None:
             return
-        got, missing = 0, []
+        got, missing = list[Chosen](), []
         for chosen in sample.chosen:
             pool = self.pools[chosen.entry.node]
             assert pool.name == chosen.key.pool, "nothing is chosen of a pool that is gone"
@@ -82,20 +85,43 @@ class Life:
                 self.broken.add(chosen.key)
                 missing.append(chosen.key)
                 continue
-            got += 1
-            if chosen.valid:
-                self.learned[chosen.key] += 1
-                self.ages.append(sample.version - chosen.entry.version)
+            got.append(chosen)
         if self.rng.random() < 0.05:  # so did the learner
             self.index.recover(max(0, self.index.budget.version - 1))
             self.out = None
             return
+        self.learned.update(chosen.key for chosen in got if chosen.valid)
+        self.ages += [sample.version - chosen.entry.version for chosen in got if chosen.valid]
+        if self.rng.random() < self.index_dies:  # before it is told of it
+            self.start_index()
         self.index.done(sample.number, missing)
-        whole = got + (0 if self.out is None else self.out[1])
+        whole = len(got) + (0 if self.out is None else self.out[1])
         self.out = (sample.version, whole) if whole < BATCH else None
         if self.out is None:
             self.updates += 1
             self.index.advance(self.index.budget.version + 1)
+
+    def start_index(self) -> None:
+        version, self.index = self.index.budget.version, Index(self.config, self.staleness, seed=9)
+        self.index.used = dict(self.learned)
+        for node, pool in self.pools.items():
+            self.index.join(pool.name, node)
+        self.index.recover(version)
+        self.offers = [
+            (Key(pool.name, number), entry) for pool in self.pools.values() for number, entry in pool.items()
+        ]
+
+    def offer(self) -> None:
+        offers, self.offers = self.offers, []
+        for key, entry in offers:
+            pool = self.pools[key.pool.partition("/")[0]]
+            if key.pool != pool.name or key.number not in pool:
+                continue
+            verdict = self.index.insert(key, entry)
+            if verdict is Verdict.wait:
+                self.offers.append((key, entry))
+            elif verdict is not Verdict.admitted:
+                pool.remove([key.number])
 
     def free(self) -> None:
         for pool, numbers in self.index.take_freed().items():
@@ -103,6 +129,7 @@ class Life:
 
     def step(self, *, calm: bool) -> None:
         self.free()
+        self.offer()
         node = f"n{self.rng.integers(3)}"
         if not calm and self.rng.random() < 0.02:
             self.index.node_lost(node)
@@ -153,3 +180,15 @@ def test_replay_goes_on_in_bounded_memory(when_full: WhenFull) -> None:
         life.step(calm=False)
         assert all(pool.nbytes <= 1000 for pool in life.pools.values()) and len(life.index) <= 25
     assert life.updates > 100 and max(life.learned.values()) > 1
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(mode=st.sampled_from([StalenessMode.hybrid, StalenessMode["async"]]), times=st.integers(1, 3),
+       seed=st.integers(0, 2**20))  # fmt: skip
+def test_an_index_that_dies_lets_nothing_be_learned_from_too_often(mode: StalenessMode, times: int, seed: int) -> None:
+    config = PoolConfig(order=Order.prioritised, max_times=times)
+    life = Life(config, StalenessConfig(mode, eta=2, fragments=BATCH), seed, index_dies=0.3)
+    for _ in range(300):
+        life.step(calm=True)
+    assert life.updates > 5, (vars(life.index.budget), life.running)
+    assert max(life.learned.values()) <= times

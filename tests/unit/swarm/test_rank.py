@@ -25,7 +25,7 @@ from hpcjet.swarm.learners.meeting import One
 from hpcjet.swarm.learners.rank import Rank
 from hpcjet.swarm.learners.spec import LearnerSpec
 from hpcjet.swarm.learning.priority import priorities_of
-from hpcjet.swarm.pool import Index, Key, Sample, entry_of
+from hpcjet.swarm.pool import Entry, Index, Key, Sample, Verdict, entry_of
 from hpcjet.swarm.pool.fetching import Batch, join
 from hpcjet.swarm.pool.index_state import load_state, state_of
 
@@ -48,15 +48,24 @@ class World:
         """Numbers of fragments that are not there when they are fetched."""
         self.dies_at = -1
         """The version at which the index is started again."""
+        self.done_dies_at = -1
+        """The same, with what was chosen fetched, and the index not told."""
+        self.held: dict[Key, Entry] = {}
+        """What stands in the pools."""
         self.fetched: list[int] = []
         self.priorities: list[dict[Key, float]] = []
         self.done_with: list[Sequence[Key]] = []
 
-    def recover(self, version: int, state: Mapping[str, Any] | None) -> None:
+    def recover(self, version: int, state: Mapping[str, Any] | None, used: Mapping[Key, int]) -> None:
+        if not self.ready:
+            self.index.used = used
         if state is not None:
             load_state(self.index, state)
         self.index.recover(version)
         self.ready = True
+        for key in list(self.held):  # pools offer all that they hold
+            if self.index.insert(key, self.held[key]) is not Verdict.admitted:
+                del self.held[key]
 
     def sample(self, policy: str, n: int) -> Sample | None:
         if self.index.budget.version == self.dies_at:
@@ -75,10 +84,17 @@ class World:
         })  # fmt: skip
 
     def done(self, number: int, missing: Sequence[Key]) -> None:
+        if self.index.budget.version == self.done_dies_at:
+            self.done_dies_at, self.index = -1, self._anew()
         self.index.done(number, missing)
         self.done_with.append(missing)
+        for pool, numbers in self.index.take_freed().items():
+            for each in numbers:
+                self.held.pop(Key(pool, each), None)
 
     def advance(self, version: int) -> None:
+        if not self.ready:
+            raise IndexAnew
         self.index.advance(version)
 
     def update_priorities(self, priorities: Mapping[Key, float]) -> None:
@@ -112,10 +128,11 @@ class World:
             made = fragment_of(formation(seed=100 * version + at), learner, steps=4 + at)
             key = Key(f"pool-{'ab'[at % 2]}", 10 * version + at)
             self.fragments[key] = made
-            self.index.insert(key, entry_of(
+            entry = self.held[key] = entry_of(
                 made, source=seat, attempt=0, node="ab"[at % 2], policy="agents", group="agents", first_world=at,
                 first_step=12 * version,
-            ))  # fmt: skip
+            )  # fmt: skip
+            self.index.insert(key, entry)
 
 
 SYNC = StalenessConfig(StalenessMode.sync, fragments=3)
@@ -297,6 +314,15 @@ def test_an_index_that_was_started_again_is_told_where_the_learner_is(tmp_path: 
     world.dies_at = 2
     _, chief = trained(spec(tmp_path), world)
     assert [row["version"] for row in chief.rows] == [1, 2, 3, 4]
+
+
+def test_what_was_fetched_when_the_index_died_is_learned_from_once(tmp_path: Path) -> None:
+    """Fragments may be a version old here, so those of the last update would be taken once more."""
+    world = World(StalenessConfig(StalenessMode.hybrid, eta=1, fragments=3))
+    world.done_dies_at = 2
+    _, chief = trained(spec(tmp_path), world)
+    assert [row["version"] for row in chief.rows] == [1, 2, 3, 4]
+    assert len(set(world.fetched)) == len(world.fetched) == 12
 
 
 class Slow(World):
