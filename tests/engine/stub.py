@@ -137,7 +137,7 @@ class Connection(asyncio.Protocol):
     async def _act(self, fault: str, body: dict[str, Any]) -> None:
         if fault == "hang":
             await asyncio.sleep(3600)
-        await asyncio.sleep(self._stub.delay_s)
+        await self._delay()
         if body.get("stream"):
             return await self._stream(fault, body)
         whole = json.dumps(completion(body, self._stub, fault=fault)).encode()
@@ -151,6 +151,13 @@ class Connection(asyncio.Protocol):
             return await self._drip([whole[at : at + 40] for at in range(0, len(whole), 40)])
         self._transport.write(head + whole)
         return None
+
+    async def _delay(self) -> None:
+        """As long as is wanted now: a test may make it shorter for what has begun."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        while (left_s := began + self._stub.delay_s - clock()) > 0:
+            await asyncio.sleep(min(left_s, 0.02))
 
     async def _stream(self, fault: str, body: dict[str, Any]) -> None:
         chunks = [b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in stream_chunks(body, self._stub, fault)]

@@ -23,7 +23,9 @@ from hpcjet.errors import EngineError
 pytest.importorskip("vllm_router")
 
 BODY = {"model": "stub", "messages": [{"role": "user", "content": "hi"}]}
-LIMITS = Limits(total_s=25, try_s=4, stall_s=2)
+LIMITS = Limits(total_s=60, try_s=8, stall_s=4)
+FOR_EVER_S = 7.0
+"""Until the test says otherwise, and not yet longer than a try may take."""
 
 
 @pytest.fixture
@@ -78,8 +80,8 @@ def test_replicas_come_and_go(found: Scene) -> None:
     assert [worker.url for worker in found.router.workers()] == [second.url]
     assert all(ask(endpoint(found, f"a~{number}~1")).status == 200 for number in range(4))
     assert not first.seen()["sessions"]
-    found.router.add(f"{first.url}/v1/", deadline=time.monotonic() + 10)
-    found.router.add(first.url, deadline=time.monotonic() + 10)
+    found.router.add(f"{first.url}/v1/", deadline=time.monotonic() + 200)
+    found.router.add(first.url, deadline=time.monotonic() + 200)
     assert len(found.router.workers()) == 2
     assert all(ask(endpoint(found, f"b~{number}~1")).status == 200 for number in range(4))
     assert first.seen()["sessions"]
@@ -87,7 +89,7 @@ def test_replicas_come_and_go(found: Scene) -> None:
 
 def test_a_replica_that_is_removed_ends_what_it_began(found: Scene) -> None:
     for stub in found.replicas:
-        stub.set(delay_s=1.5)
+        stub.set(delay_s=FOR_EVER_S)
     answers: list[Answer] = []
     asking = threading.Thread(target=lambda: answers.append(ask(endpoint(found, "task~0~1"))))
     asking.start()
@@ -95,6 +97,7 @@ def test_a_replica_that_is_removed_ends_what_it_began(found: Scene) -> None:
     for stub in found.replicas:
         if stub.seen()["sessions"]:
             found.router.remove(stub.url)
+        stub.set(delay_s=0)
     asking.join()
     (call,) = read_calls(found.records)
     assert answers[0].status == 200 and call.tries == 1
@@ -102,9 +105,9 @@ def test_a_replica_that_is_removed_ends_what_it_began(found: Scene) -> None:
 
 def test_a_replica_that_does_not_answer_is_not_added(found: Scene) -> None:
     with pytest.raises(EngineError, match="did not take the replica"):
-        found.router.add(f"http://{HOST}:{free_port()}", deadline=time.monotonic() + 1)
+        found.router.add(f"http://{HOST}:{free_port()}", deadline=time.monotonic() + 5)
     with pytest.raises(EngineError, match="is not http://host:port"):
-        found.router.add("replica:8000", deadline=time.monotonic() + 1)
+        found.router.add("replica:8000", deadline=time.monotonic() + 5)
     assert len(found.router.workers()) == 2
 
 
@@ -163,11 +166,12 @@ def test_metrics_show_the_replicas(found: Scene) -> None:
     where = endpoint(found, "task~0~1")
     ask(where)
     (home,) = [stub for stub in found.replicas if stub.seen()["sessions"]]
-    home.set(delay_s=2)
+    home.set(delay_s=FOR_EVER_S)
     asking = threading.Thread(target=ask, args=(where,))
     asking.start()
     wait_until(lambda: home.seen()["sessions"]["task~0~1"] == 2)
     text = found.gateway.metrics()
+    home.set(delay_s=0)
     asking.join()
     assert f'hpcjet_gateway_replica_in_flight{{replica="{home.name}"}} 1' in text
     assert text.count("hpcjet_gateway_replica_healthy{") == 2 and "hpcjet_gateway_in_flight 1" in text
@@ -188,9 +192,9 @@ def test_what_the_installed_router_does_not_know_is_told_at_once(
     began = time.monotonic()
     router = Router(host=HOST, port=free_port(), api_key=KEY, log=tmp_path / "router.log", settings=settings)
     with pytest.raises(EngineError, match=said):
-        with running(router, timeout_s=60):
+        with running(router, timeout_s=300):
             pass
-    assert time.monotonic() - began < 40 and router.restarts == 0
+    assert time.monotonic() - began < 250 and router.restarts == 0
 
 
 @pytest.mark.parametrize("policy", ["round_robin", "cache_aware", "consistent_hash"])
