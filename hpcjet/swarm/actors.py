@@ -47,22 +47,34 @@ def get_actor(name: str) -> Any:
         ) from error
 
 
-def end_actor(name: str, *, wait: bool = True) -> None:
-    """End an actor for good, and free its name. Raises BootstrapError if that takes too long."""
-    import ray
+class Ending:
+    """The end of an actor, for good, which frees its name.
 
-    deadline = time.monotonic() + ENDS_S
-    while True:
+    Where its node is gone that takes as long as Ray takes to see it: up to half a minute.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name, self._deadline = name, time.monotonic() + ENDS_S
+
+    def over(self) -> bool:
+        """Whether it has ended; if not it is told to, and this is to be asked again. Raises BootstrapError, late."""
+        import ray
+
         try:
-            ray.kill(get_actor(name), no_restart=True)
+            ray.kill(get_actor(self._name), no_restart=True)
         except ActorGone:
-            return
+            return True
         except lost_errors():
             pass
-        if not wait:
-            return
-        if time.monotonic() > deadline:
-            raise BootstrapError(f"{name} does not end in {ENDS_S:g} s; see whether its node answers")
+        if time.monotonic() > self._deadline:
+            raise BootstrapError(f"{self._name} does not end in {ENDS_S:g} s; see whether its node answers")
+        return False
+
+
+def end_actor(name: str) -> None:
+    """Wait for the end of an actor. Raises BootstrapError if that takes too long."""
+    ending = Ending(name)
+    while not ending.over():
         time.sleep(0.05)
 
 

@@ -1,8 +1,6 @@
 """The data plane on the nodes: index, servers, and on each node a cache and a pool."""
 
 import logging
-import os
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -10,9 +8,10 @@ from typing import Any
 from hpcjet.config.swarm.exp import SwarmConfig
 from hpcjet.config.swarm.pool import Mode
 from hpcjet.config.swarm.staleness import StalenessConfig
-from hpcjet.swarm.actors import ENDS_S, end_actor, get_actor, lost_errors, start_actor
+from hpcjet.swarm.actors import Ending, get_actor, lost_errors, start_actor
 from hpcjet.swarm.driver.answers import no_answer
 from hpcjet.swarm.driver.losses import Losses
+from hpcjet.swarm.driver.processes import Processes
 from hpcjet.swarm.placement import Learners, Node, place_standby
 from hpcjet.swarm.pool.actors import INDEX, start_index, start_pool
 from hpcjet.swarm.weights.actors import BOOK, ServerActor, start_cache, start_servers
@@ -23,7 +22,6 @@ ANSWER_S = 20.0
 AT_ONCE = 32
 """Nodes on which actors are started at a time."""
 SERVERS = ("swarm-ps-0", "swarm-ps-1")
-LOOK_S = 1.0
 
 
 class Plane:
@@ -34,17 +32,15 @@ class Plane:
         self._exp, self._head, self._losses = exp, head, losses
         self._on: dict[str, Node] = {}
         self._servers: dict[str, str] = {}
-        """Name -> Ray's id of the node."""
+        """Name -> Ray's id of the node; empty while it is on its way to another one."""
+        self._replaced: dict[str, tuple[Ending, Sequence[Node], Node]] = {}
+        """Servers whose node is gone, with the nodes that there are and the one that they should be far from."""
         self.pool_at: str | None = None
         """Ray's id of the node of the only pool, where that is central."""
-        self._pids: dict[str, int] = {}
-        self._asked: dict[str, tuple[Any, float]] = {}
-        self._down: dict[str, float] = {}
-        """Since when (Unix seconds) a process gives no answer."""
+        self._processes = Processes()
         self._statuses: dict[str, Any] = {}
         self._held: dict[str, dict[str, Any]] = {}
         """What each pool said last."""
-        self._again = 0.0
         self._expected: list[str] = []
         self.index: Any = None
 
@@ -92,15 +88,19 @@ class Plane:
     def remove(self, node: Node, nodes: Sequence[Node], primary: Node) -> int:
         """A node is gone, or is to be given back: what is left moves. How many fragments are lost.
 
-        `primary` is the node that the other server should be far from.
+        `primary` is the node that the other server should be far from. Nobody waits here for Ray to see that the node
+        is gone: a server that stood there begins elsewhere once its name is free, which `look` sees.
         """
         self._on.pop(node.node_id, None)
         for name in (cache_name(node), pool_name(node)):
-            self._forget(name)
-            end_actor(name, wait=False)
+            self._processes.forget(name)
+            Ending(name).over()
         lost = self.ask(lambda: self.index.node_lost.remote(node.name)) or 0
         for name in [name for name, at in self._servers.items() if at == node.node_id]:
-            self._replace(name, nodes, primary)
+            self._processes.forget(name)
+            self._servers[name] = ""
+            self._replaced[name] = Ending(name), nodes, primary
+        self._replace()
         if self.pool_at == node.node_id:
             self.pool_at = primary.node_id
             self._add(primary)
@@ -151,36 +151,11 @@ class Plane:
 
     def look(self, again: Callable[[], Callable[[], bool]]) -> None:
         """See which processes Ray started again, each second; `again()` makes the sign that experience flows again."""
-        import ray
-
-        for name, (call, since) in list(self._asked.items()):
-            if not ray.wait([call], timeout=0)[0]:
-                if time.monotonic() > since + ENDS_S:
-                    del self._asked[name]
-                continue
-            del self._asked[name]
-            try:
-                pid = int(ray.get(call))
-            except no_answer():
-                self._down.setdefault(name, time.time())
-                continue
-            down = self._down.pop(name, None)
-            if name in self._pids and self._pids[name] != pid:
-                self._losses.lost(f"the process of {name}", again(), at=down)
-                if name == INDEX:
-                    self.index.expect.remote(self._expected)  # it has those that it was made with
-            self._pids[name] = pid
-        if time.monotonic() > self._again:
-            self._again = time.monotonic() + LOOK_S
-            self._ask_pids()
-
-    def _ask_pids(self) -> None:
-        for name in (INDEX, BOOK, *SERVERS, *self.caches, *self.pools):
-            if name not in self._asked:
-                try:
-                    self._asked[name] = get_actor(name).__ray_call__.remote(_pid), time.monotonic()
-                except lost_errors():
-                    continue
+        self._replace()
+        for name, down in self._processes.look((INDEX, BOOK, *SERVERS, *self.caches, *self.pools)):
+            self._losses.lost(f"the process of {name}", again(), at=down)
+            if name == INDEX:
+                self.index.expect.remote(self._expected)  # it has those that it was made with
 
     def _add(self, node: Node) -> None:
         self._on[node.node_id] = node
@@ -191,22 +166,22 @@ class Plane:
         except no_answer() as error:
             _log.warning("%s: cache or pool did not start: %s", node.name, str(error).partition("\n")[0])
 
-    def _forget(self, name: str) -> None:
-        """Its process is ended by us, so its end is no loss."""
-        for known in (self._pids, self._asked, self._down):
-            known.pop(name, None)
-
-    def _replace(self, name: str, nodes: Sequence[Node], other: Node) -> None:
-        """A server whose node is gone begins empty elsewhere and follows the other one."""
-        partner = next(each for each in SERVERS if each != name)
-        at = next((node for node in nodes if node.node_id == self._servers[partner]), other)
-        node = place_standby(nodes, at)
-        end_actor(name)
-        self._forget(name)
-        made = start_actor(ServerActor, name, node.node_id, name, partner, self._exp.weights)
-        made.start.remote()
-        self._servers[name] = node.node_id
-        _log.info("parameter server %s is now on %s", name, node.name)
+    def _replace(self) -> None:
+        """Servers whose node is gone begin empty elsewhere, and follow the other one."""
+        for name, (ending, nodes, primary) in list(self._replaced.items()):
+            there = [node for node in nodes if node.node_id in self._on]
+            if not there or not ending.over():
+                continue
+            del self._replaced[name]
+            other = primary if primary in there else there[0]
+            partner = next(each for each in SERVERS if each != name)
+            at = next((node for node in there if node.node_id == self._servers[partner]), other)
+            node = place_standby(there, at)
+            made = start_actor(ServerActor, name, node.node_id, name, partner, self._exp.weights)
+            made.start.remote()
+            self._processes.forget(name)
+            self._servers[name] = node.node_id
+            _log.info("parameter server %s is now on %s", name, node.name)
 
 
 def cache_name(node: Node) -> str:
@@ -215,7 +190,3 @@ def cache_name(node: Node) -> str:
 
 def pool_name(node: Node) -> str:
     return f"swarm-pool-{node.name}"
-
-
-def _pid(_actor: object) -> int:
-    return os.getpid()

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from hpcjet.swarm.actors import Ending
 from hpcjet.swarm.hosts import HostState, HostStatus
 from hpcjet.swarm.watch import SeatFacts
 
@@ -34,6 +35,8 @@ class Seat:
     failure: str = ""
     """What it ended with."""
     not_before: float = 0.0
+    ending: Ending | None = None
+    """Of the host before, whose node may be gone."""
     state: HostState | None = None
     """Where the next attempt goes on from."""
     faults: int = 0

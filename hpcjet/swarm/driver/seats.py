@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcjet.errors import ConfigError, WorkloadError, WorldError
+from hpcjet.swarm.actors import Ending
 from hpcjet.swarm.driver.answers import no_answer
 from hpcjet.swarm.driver.layout import Layout
 from hpcjet.swarm.driver.losses import Losses
 from hpcjet.swarm.driver.plane import Plane
 from hpcjet.swarm.driver.seat import Seat
 from hpcjet.swarm.hosts import HostSpec, HostState, HostStatus, PlaneError
-from hpcjet.swarm.hosts.actor import end_host, start_host
+from hpcjet.swarm.hosts.actor import end_host, host_name, start_host
 from hpcjet.swarm.vector import Episode
 from hpcjet.swarm.watch import SeatFacts
 
@@ -78,12 +79,17 @@ class Seats:
     def start(self, placed: Mapping[str, str]) -> None:
         """Hosts for these seats on these nodes (Ray's ids).
 
-        Raises WorkloadError for a seat whose hosts die again and again.
+        One whose host before has not ended, since its node is gone and Ray has not seen it, waits on. Raises
+        WorkloadError for a seat whose hosts die again and again, BootstrapError for one whose host never ends.
         """
         for name, node_id in placed.items():
             seat = self.all[name]
             if seat.failures >= MAX_FAILURES:
                 raise _given_up(seat)
+            seat.ending = seat.ending or Ending(host_name(name))
+            if not seat.ending.over():
+                continue
+            seat.ending = None
             seat.node_id, seat.status, seat.asked = node_id, None, None
             seat.actor = start_host(node_id, self._spec(seat), seat.attempt, state=seat.state)
             seat.run = seat.actor.run.remote()

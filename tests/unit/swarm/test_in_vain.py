@@ -127,6 +127,7 @@ class Hosts:
         self.clock = 0.0
         monkeypatch.setattr(hope_module, "time", SimpleNamespace(monotonic=lambda: self.clock))
         monkeypatch.setattr(seats_module, "BACK_OFF_S", (0.0,))
+        monkeypatch.setattr(seats_module, "Ending", lambda _: SimpleNamespace(over=lambda: True))
         monkeypatch.setattr(seats_module, "start_host", lambda _node, name, _attempt, **_: self.host(name))
         monkeypatch.setattr(ray, "wait", lambda calls, **_: ([call for call in calls if self.over(call)], []))
         monkeypatch.setattr(ray, "get", self.get)

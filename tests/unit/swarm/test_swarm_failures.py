@@ -92,6 +92,7 @@ class Hosts:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         self.error: BaseException = DIED
         monkeypatch.setattr(seats_module, "BACK_OFF_S", (0.0,))
+        monkeypatch.setattr(seats_module, "Ending", lambda _: SimpleNamespace(over=lambda: True))
         monkeypatch.setattr(seats_module, "start_host", lambda *_, **__: self)
         monkeypatch.setattr(ray, "wait", lambda calls, **_: (calls, []))
         monkeypatch.setattr(ray, "get", self._raise)

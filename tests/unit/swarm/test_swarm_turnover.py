@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 
@@ -14,6 +14,8 @@ from hpcjet.config.swarm.exp import SwarmConfig
 from hpcjet.errors import BootstrapError
 from hpcjet.plan import Plan
 from hpcjet.swarm.driver import plane as plane_module
+from hpcjet.swarm.driver import processes as processes_module
+from hpcjet.swarm.driver import seats as seats_module
 from hpcjet.swarm.driver import turnover
 from hpcjet.swarm.driver.losses import Losses
 from hpcjet.swarm.driver.nodes import Change, Nodes
@@ -226,18 +228,19 @@ def test_an_index_that_was_started_again_is_told_the_seats_that_came_meanwhile(
     assert isinstance(exp, SwarmConfig)
     ray = SimpleNamespace(get=lambda call, timeout=0.0: call, wait=lambda calls, timeout: (calls, []))
     monkeypatch.setitem(sys.modules, "ray", ray)
-    monkeypatch.setattr(plane_module, "no_answer", lambda: RuntimeError)
-    monkeypatch.setattr(plane_module, "lost_errors", lambda: RuntimeError)
+    for module in (plane_module, processes_module):
+        for name in ("no_answer", "lost_errors"):
+            monkeypatch.setattr(module, name, lambda: RuntimeError)
     pids, told = {"swarm-index": 1}, list[list[str]]()
     actors = {"swarm-index": SimpleNamespace(__ray_call__=SimpleNamespace(remote=lambda _: pids["swarm-index"]))}
-    monkeypatch.setattr(plane_module, "get_actor", lambda name: actors.get(name) or _nobody())
+    monkeypatch.setattr(processes_module, "get_actor", lambda name: actors.get(name) or _nobody())
     plane = Plane(exp, "a", Losses(tmp_path / "losses.jsonl"))
     plane.index = SimpleNamespace(expect=SimpleNamespace(remote=told.append))
     plane.expect(["seat-0", "seat-1"])
 
     def look() -> None:
         for _ in range(2):  # one asks, the next has the answer
-            plane._again = 0.0
+            plane._processes._again = 0.0
             plane.look(lambda: lambda: True)
 
     look()
@@ -245,6 +248,73 @@ def test_an_index_that_was_started_again_is_told_the_seats_that_came_meanwhile(
     pids["swarm-index"] = 2
     look()
     assert told == [["seat-0", "seat-1"]] * 2
+
+
+class Ends:
+    """Actors that end when the test says so."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def over(self) -> bool:
+        return self._name not in self.stay
+
+    stay: ClassVar[set[str]] = set()
+
+
+def test_nobody_waits_for_ray_to_see_that_a_node_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parameter server of that node begins elsewhere once its name is free; the index hears of the node at once."""
+    exp = compose(["+exp=formation"]).exp
+    assert isinstance(exp, SwarmConfig)
+    a, b, c = (node(name, cpus=cpus) for name, cpus in (("a", 8), ("b", 2), ("c", 2)))
+    plane = Plane(exp, b.node_id, Losses(tmp_path / "losses.jsonl"))
+    learners = place_learners([a, b, c], Needs(learners=1, learner_cpus=0, waits=True, worlds=8))
+    plane.place([a, b, c], learners)
+    lost, started = list[str](), list[tuple[str, str]]()
+    plane.index = SimpleNamespace(node_lost=SimpleNamespace(remote=lambda name: lost.append(name) or 7))
+    start = SimpleNamespace(remote=lambda: None)
+
+    def start_server(_kind: object, name: str, node_id: str, *_: object) -> Any:
+        started.append((name, node_id))
+        return SimpleNamespace(start=start)
+
+    ray = SimpleNamespace(get=lambda call, timeout=0.0: call, wait=lambda calls, timeout: (calls, []))
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    for name, to in (("Ending", Ends), ("start_actor", start_server), ("no_answer", lambda: RuntimeError)):
+        monkeypatch.setattr(plane_module, name, to)
+    monkeypatch.setattr(processes_module, "get_actor", lambda name: _nobody())
+    monkeypatch.setattr(processes_module, "lost_errors", lambda: RuntimeError)
+    (server,) = [name for name, at in plane._servers.items() if at == a.node_id]
+    monkeypatch.setattr(Ends, "stay", {server})
+    assert plane.remove(a, [b, c], b) == 7 and lost == ["a"]
+    plane.look(lambda: lambda: True)
+    assert not started
+    monkeypatch.setattr(Ends, "stay", set())
+    for _ in range(2):
+        plane.look(lambda: lambda: True)
+    others = {at for name, at in plane._servers.items() if name != server}
+    assert [name for name, _ in started] == [server] and started[0][1] == plane._servers[server] not in others
+
+
+def test_a_seat_whose_host_has_not_ended_waits_and_the_others_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began: list[str] = []
+
+    def start_host(_node: str, name: str, _attempt: int, **_: object) -> Any:
+        began.append(name)
+        return SimpleNamespace(run=SimpleNamespace(remote=object))
+
+    monkeypatch.setattr(seats_module, "Ending", Ends)
+    monkeypatch.setattr(seats_module, "start_host", start_host)
+    monkeypatch.setattr(Ends, "stay", {"swarm-host-seat-0000"})
+    seats = Seats(cast(Any, lambda seat: seat.name), cast(Plane, None), cast(Losses, None), tmp_path / "layout.json")
+    placed = dict.fromkeys(seats.add([(0, 2), (2, 2)]), "id-a")
+    seats.start(placed)
+    assert began == ["seat-0001"] and [seat.name for seat in seats.waiting] == ["seat-0000"]
+    monkeypatch.setattr(Ends, "stay", set())
+    seats.start({"seat-0000": "id-a"})
+    assert began == ["seat-0001", "seat-0000"] and not seats.waiting
 
 
 def _nobody() -> None:
