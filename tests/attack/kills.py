@@ -3,12 +3,16 @@
 A process of its own that the kernel hands every orphan, so that nothing that lives on can hide. One JSON line per kill.
 """
 
+import contextlib
+import fcntl
 import json
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,12 +21,18 @@ import psutil
 
 from hpcjet.cluster.child import adopt_orphans
 from hpcjet.cluster.leftovers import sweep
+from hpcjet.config.sandbox import SandboxConfig
+from hpcjet.sandbox.identity import identity
+from hpcjet.sandbox.program import find_bwrap, reachable_bwrap
 from hpcjet.sandbox.scratch import remove_tree
 
-ROLES = ("runner", "worker", "agent")
+ROLES = ("runner", "worker", "agent", "starter")
 LATEST_S = 1.2
 """After an owner said that it is ready."""
-GONE_S = 5.0
+GONE_S = 15.0
+PIPE_BYTES = 4096
+DRIP_S = 0.1
+"""How long a start of a "starter" waits, or a few times as long."""
 
 
 def main() -> None:
@@ -30,12 +40,43 @@ def main() -> None:
     adopt_orphans()
     chance = random.Random(seed)
     mounts = Path("/proc/self/mountinfo").read_text()
+    make_slow_bwrap(base / "slow")
     for number in range(count):
         role = ROLES[number % len(ROLES)]
         after_s = chance.uniform(0, LATEST_S)
         found = kill_once(base, role, after_s)
         found["mounts"] = Path("/proc/self/mountinfo").read_text() != mounts
         print(json.dumps({"number": number, "role": role, "after_s": round(after_s, 3), **found}), flush=True)
+
+
+def make_slow_bwrap(folder: Path) -> None:
+    """A bubblewrap that waits between two steps of its start: it has asked to die with its owner, and its process 1,
+    which has not, waits for a word from it. There it writes to --info-fd, which is a pipe that is nearly always full.
+    """
+    folder.mkdir(mode=0o755)
+    pipe, program = folder / "pipe", folder / "bwrap"
+    os.mkfifo(pipe)
+    pipe.chmod(0o622)
+    descriptor = os.open(pipe, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    config = SandboxConfig()
+    real = shlex.quote(str(reachable_bwrap(find_bwrap(config), identity(config))))
+    start = f'exec {{info}}>{shlex.quote(str(pipe))}\nexec {real} --info-fd $info "$@"'
+    program.write_text(f'#!/bin/bash\n[ "$1" = --args ] || exec {real} "$@"\n{start}\n')
+    program.chmod(0o755)
+    threading.Thread(target=drip, args=(descriptor,), daemon=True).start()
+
+
+def drip(pipe: int) -> None:
+    """Let those that wait go on, again and again."""
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            while True:  # little by little: what the last ones wrote is still there
+                os.write(pipe, bytes(64))
+        time.sleep(DRIP_S)
+        with contextlib.suppress(BlockingIOError):
+            os.read(pipe, PIPE_BYTES)
+        time.sleep(DRIP_S / 10)
 
 
 def kill_once(base: Path, role: str, after_s: float) -> dict[str, object]:
@@ -50,6 +91,9 @@ def kill_once(base: Path, role: str, after_s: float) -> dict[str, object]:
     assert line == b"ready\n", line
     if role == "worker":
         return kill_worker(base, owner, after_s)
+    deadline = time.monotonic() + 30
+    while role == "starter" and not any(base.glob("recorded/*")) and time.monotonic() < deadline:
+        time.sleep(0.005)  # it first finds out, slowly, how sandboxes are made here
     time.sleep(after_s)
     busy = len(psutil.Process().children(recursive=True))
     owner.send_signal(signal.SIGKILL)

@@ -1,6 +1,7 @@
 """Processes that own sandboxes, to be killed: `python owners.py ROLE BASE`, with a repository at BASE/repos.
 
-runner: opens sandboxes by the public API, from several threads. worker: makes attempts, as a Ray worker does.
+runner: opens sandboxes by the public API, from several threads. starter: the same with a bubblewrap that is slow where
+it must not be killed. worker: makes attempts, as a Ray worker does.
 agent: keeps two workers going, as the node agent does by way of Ray.
 """
 
@@ -20,11 +21,11 @@ THREADS = 3
 AGENT = "mkdir d; echo x >d/f; rm -f calc.py; (setsid sleep 1000 &); sleep 0.0%d; seq 2000"
 
 
-def runner(base: Path) -> None:
+def runner(base: Path, bwrap: Path | None = None) -> None:
     """Scratch folders are at BASE/recorded, known beforehand as the API asks."""
     from hpcjet.sandbox import SandboxSpec, View, open_sandbox
 
-    config = SandboxConfig(scratch=base)
+    config = SandboxConfig(scratch=base, bwrap=bwrap)
 
     def work(number: int) -> None:
         for turn in itertools.count():
@@ -36,6 +37,10 @@ def runner(base: Path) -> None:
                     box.run(AGENT % (step + number), timeout_s=0.02 if turn % 4 == 3 else 30)
 
     _threads(work)
+
+
+def starter(base: Path) -> None:
+    runner(base, base / "slow/bwrap")
 
 
 def worker(base: Path) -> None:
@@ -113,4 +118,4 @@ def _asked_to_end() -> bool:
 
 
 if __name__ == "__main__":
-    {"runner": runner, "worker": worker, "agent": agent}[sys.argv[1]](Path(sys.argv[2]))
+    {"runner": runner, "starter": starter, "worker": worker, "agent": agent}[sys.argv[1]](Path(sys.argv[2]))
