@@ -9,7 +9,7 @@ from hpcjet.swarm.fragment import Fragment
 from hpcjet.swarm.hosts.spec import HostSpec, PlaneError, attempt_over
 from hpcjet.swarm.policy.interface import Policy
 from hpcjet.swarm.pool.entry import Entry
-from hpcjet.swarm.pool.index_actor import Refusal
+from hpcjet.swarm.pool.leave import Refusal
 from hpcjet.swarm.pool.node_pool import PoolFull
 from hpcjet.swarm.pool.verdict import Verdict
 from hpcjet.swarm.weights.actors import load

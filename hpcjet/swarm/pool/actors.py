@@ -9,7 +9,8 @@ from hpcjet.config.swarm.pool import PoolConfig
 from hpcjet.config.swarm.staleness import StalenessConfig
 from hpcjet.swarm.actors import get_actor, lost_errors, start_actor
 from hpcjet.swarm.pool.fetching import Batch, join
-from hpcjet.swarm.pool.index_actor import INDEX, IndexActor, IndexIsNew, Leave, Refusal
+from hpcjet.swarm.pool.index_actor import INDEX, IndexActor, IndexIsNew
+from hpcjet.swarm.pool.leave import Leave, Refusal
 from hpcjet.swarm.pool.pool_actor import PoolActor
 from hpcjet.swarm.pool.sample import Sample
 

@@ -5,9 +5,8 @@ import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from enum import Enum
-from typing import Any, NamedTuple
+from dataclasses import asdict
+from typing import Any
 
 from hpcjet.config.swarm.pool import PoolConfig
 from hpcjet.config.swarm.staleness import StalenessConfig
@@ -16,41 +15,13 @@ from hpcjet.swarm.actors import get_actor, lost_errors
 from hpcjet.swarm.pool.entry import Entry, Key
 from hpcjet.swarm.pool.index import Index
 from hpcjet.swarm.pool.index_state import load_state, state_of
+from hpcjet.swarm.pool.leave import Leave, Refusal, Wish
 from hpcjet.swarm.pool.news import News
 from hpcjet.swarm.pool.sample import Sample
 from hpcjet.swarm.pool.verdict import Verdict
 
 INDEX = "swarm-index"
 """The actor's name."""
-
-
-@dataclass(frozen=True)
-class Leave:
-    """A source may begin."""
-
-    version: int
-    """Of the learner."""
-    at_least: int
-    """The oldest version that it may act with."""
-
-
-class Refusal(Enum):
-    """A source may not begin, however long it waits."""
-
-    over = "over"
-    """Its attempt is over: there is a later one, or it was given up."""
-    again = "again"
-    """It asked under an index that is no more. One that is alive asks again; so nothing is kept for the dead."""
-
-
-class Wish(NamedTuple):
-    """Of a source, to begin; see `Index.begin`."""
-
-    source: str
-    attempt: int
-    node: str
-    n: int
-    ticket: int
 
 
 class IndexIsNew(HpcjetError):

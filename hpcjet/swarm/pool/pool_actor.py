@@ -13,7 +13,8 @@ from hpcjet.swarm.actors import ActorGone, get_actor, lost_errors
 from hpcjet.swarm.fragment import Fragment
 from hpcjet.swarm.pool.compression import compress
 from hpcjet.swarm.pool.entry import Entry, Key, nbytes_of
-from hpcjet.swarm.pool.index_actor import INDEX, Leave, Refusal, Wish
+from hpcjet.swarm.pool.index_actor import INDEX
+from hpcjet.swarm.pool.leave import Leave, Refusal, Wish
 from hpcjet.swarm.pool.news import News
 from hpcjet.swarm.pool.node_pool import NodePool, PoolFull
 from hpcjet.swarm.pool.pace import Pace

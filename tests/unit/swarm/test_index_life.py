@@ -10,7 +10,8 @@ import pytest
 from hpcjet.config.swarm.staleness import StalenessConfig
 from hpcjet.swarm.actors import ActorGone
 from hpcjet.swarm.pool import Entry, Key, PoolConfig, Verdict, index_actor, pool_actor
-from hpcjet.swarm.pool.index_actor import INDEX, IndexActor, Leave, Refusal
+from hpcjet.swarm.pool.index_actor import INDEX, IndexActor
+from hpcjet.swarm.pool.leave import Leave, Refusal
 from hpcjet.swarm.pool.pool_actor import PoolActor
 
 SEATS = ["s0", "s1"]
