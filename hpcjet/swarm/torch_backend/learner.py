@@ -28,8 +28,10 @@ class TorchLearner:
 
         self.policy, self.config, self.seed, self.ranks = policy, config, seed, ranks
         self.rng = np.random.default_rng(seed)
-        self.parameters = list(policy.modules.parameters())
-        self.optimiser = torch.optim.Adam(self.parameters, lr=config.learning_rate, eps=config.adam_epsilon, fused=True)
+        policy.flat.take_gradients()
+        self.optimiser = torch.optim.Adam(
+            [policy.flat.whole], lr=config.learning_rate, eps=config.adam_epsilon, fused=True
+        )
         self._sums: dict[str, Tensor] = {}
         self._steps = 0
 
@@ -67,9 +69,11 @@ class TorchLearner:
         """Add up what ranks have of the gradient, clip it, and step."""
         from torch import nn
 
-        self._share_gradients()
-        self.finish(nn.utils.clip_grad_norm_(self.parameters, self.config.max_grad_norm))
-        self.optimiser.zero_grad()
+        flat = self.policy.flat
+        # A rank that had no samples has zeros.
+        self.ranks.sum_(flat.gradient)
+        self.finish(nn.utils.clip_grad_norm_([flat.whole], self.config.max_grad_norm))
+        flat.gradient.zero_()
 
     def finish(self, norm: "Tensor") -> None:
         """Step by the gradients as they are; `norm` is what they had before they were clipped."""
@@ -130,35 +134,28 @@ class TorchLearner:
 
     def _moments(self) -> dict[str, Any]:
         """What the optimiser remembers, {parameter/name: array}; nothing before its first step."""
-        return {
-            f"{name}/{key}": part.cpu().numpy().copy()
-            for name, each in self.policy.modules.named_parameters()
-            for key, part in self.optimiser.state[each].items()
-        }
+        flat = self.policy.flat
+        found: dict[str, Any] = {}
+        for key, part in self.optimiser.state[flat.whole].items():
+            # How often it stepped is one number for all.
+            each = flat.views(part) if part.dim() else dict.fromkeys(flat.names, part)
+            found |= {f"{name}/{key}": view.cpu().numpy().copy() for name, view in each.items()}
+        return found
 
     def _load_moments(self, held: Mapping[str, Any]) -> None:
         """The shapes are those of the weights, which are looked at before."""
         import torch
 
-        named = dict(self.policy.modules.named_parameters())
+        flat = self.policy.flat
         self.optimiser.state.clear()
+        state = self.optimiser.state[flat.whole] if held else {}
         for path, part in held.items():
             name, _, key = path.rpartition("/")
-            self.optimiser.state[named[name]][key] = torch.from_numpy(np.array(part)).to(self.policy.device)
-
-    def _share_gradients(self) -> None:
-        """One message for all of them. A rank that had no samples has zeros."""
-        import torch
-
-        if self.ranks.size == 1:
-            return
-        for each in self.parameters:
-            each.grad = torch.zeros_like(each) if each.grad is None else each.grad
-        flat = torch.cat([each.grad.reshape(-1) for each in self.parameters])
-        self.ranks.sum_(flat)
-        parts = torch.split(flat, [each.numel() for each in self.parameters])
-        for each, part in zip(self.parameters, parts, strict=True):
-            each.grad.copy_(part.view_as(each))
+            given = torch.from_numpy(np.array(part)).to(self.policy.device)
+            if key == "step":
+                state[key] = given
+            else:
+                flat.views(state.setdefault(key, torch.zeros_like(flat.whole.detach())))[name].copy_(given)
 
 
 def node_of_places(fragments: Sequence[Fragment], nodes: Sequence[int]) -> Ints:

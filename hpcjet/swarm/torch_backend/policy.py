@@ -12,6 +12,7 @@ from hpcjet.errors import ConfigError
 from hpcjet.swarm.observation_normaliser import ObservationNormaliser
 from hpcjet.swarm.policy.interface import Acts, PolicySpec, check_columns, check_inputs
 from hpcjet.swarm.torch_backend import heads
+from hpcjet.swarm.torch_backend.flat import Flat
 from hpcjet.swarm.torch_backend.forward import Forward
 from hpcjet.swarm.torch_backend.networks import Networks
 from hpcjet.swarm.value_normaliser import ValueNormaliser
@@ -41,6 +42,7 @@ class TorchPolicy:
             "critic": _network(spec.observation_size + spec.state_size, 1, config, rng, gain=1.0),
             "log_std": nn.ParameterList([std]),
         }).to(self.device)  # fmt: skip
+        self.flat = Flat(self.modules)
         self.normaliser = ValueNormaliser(config.value_norm_beta) if config.value_norm else None
         self._forwards: dict[tuple[str, ...], Forward] = {}
         sizes = {"observation": spec.observation_size, "state": spec.state_size} if config.observation_norm else {}

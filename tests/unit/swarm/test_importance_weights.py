@@ -47,7 +47,8 @@ def gradient(way: str, fragments: Sequence[Fragment], weights: Sequence[float]) 
     learner, found = learner_of(way), []
 
     def note() -> None:
-        found.append(torch.cat([each.grad.reshape(-1) for each in learner.parameters]).double().numpy())
+        parameters = learner.policy.modules.parameters()
+        found.append(torch.cat([each.grad.reshape(-1) for each in parameters]).double().numpy())
 
     learner.optimiser.step = note
     learner.policy.normaliser.update(np.array([-3.0, 3.0]))

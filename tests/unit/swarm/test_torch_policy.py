@@ -122,3 +122,18 @@ def test_weights_of_another_form_are_refused_by_name() -> None:
     plain = make_policy(PolicySpec(3, BOX), PolicyConfig(hidden=[8], value_norm=False), seed=0)
     with pytest.raises(ConfigError, match=r"value_normaliser\.beta"):
         plain.load_weights(small.weights(), 1)
+
+
+@pytest.mark.parametrize("layout", [BOX, CHOICE, MIXED], ids=["box", "choice", "mixed"])
+def test_parameters_and_gradients_stay_parts_of_one_vector(layout: ActionLayout) -> None:
+    one, other = (make_policy(PolicySpec(3, layout), PolicyConfig(hidden=[5]), seed) for seed in (1, 2))
+    one.load_weights(other.weights(), 7)
+    one.flat.take_gradients()
+    for each in one.modules.parameters():
+        if each.numel():
+            each.grad.fill_(1.0)
+    parameters = dict(one.modules.named_parameters())
+    for name, part in one.flat.views(one.flat.whole.detach()).items():
+        assert part.data_ptr() == parameters[name].data_ptr() and part.data_ptr() % 64 == one.flat.whole.data_ptr() % 64
+        torch.testing.assert_close(part, other.modules.get_parameter(name).detach())
+    assert one.flat.gradient.sum() == sum(each.numel() for each in parameters.values())
