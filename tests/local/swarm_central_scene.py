@@ -54,7 +54,7 @@ def main() -> None:
     try:
         training.run()
     finally:
-        killer.join(60)
+        killer.join(300)
         pools.append(str(training._plane.pool_at))
         seats = {seat.name: seat.attempt for seat in training._seats.all.values()}
         training.end()

@@ -89,7 +89,7 @@ def main(folder: Path) -> None:
     like = learner_for(formation(), settings(Algorithm.ppo)).policy
     spec = LearnerSpec(
         policies={"p": like.spec}, fragments={"p": 3}, checkpoints=folder, policy=SMALL,
-        learner=settings(Algorithm.ppo), servers=servers, checkpoint_every=2, updates=UPDATES, patience_s=30,
+        learner=settings(Algorithm.ppo), servers=servers, checkpoint_every=2, updates=UPDATES, patience_s=200,
     )  # fmt: skip
     ended = threading.Event()
     actors = [

@@ -68,7 +68,7 @@ def test_an_engine_that_cannot_serve_fails_the_run(words: Words, parts: list[str
     assert all(part in said for part in parts) and "Traceback" not in said, said
     (log,) = tmp_path.glob("runs/*/*/logs/*/*.replica-0.log")
     assert str(log) in said, said
-    assert time.monotonic() - begin < 300
+    assert time.monotonic() - begin < 700
 
 
 def test_a_model_that_is_not_there_is_refused_before_anything_starts(tmp_path: Path) -> None:

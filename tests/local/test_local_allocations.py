@@ -68,7 +68,7 @@ def test_guests_work_for_one_head_and_then_for_the_next(scene: Scene) -> None:
     until(lambda: other.member.replace(":", ".") in seen(scene, second), "another guest", timeout_s=LONG_S)
     other.process.send_signal(signal.SIGUSR2)
     began = time.monotonic()
-    assert other.code(60) == 0
+    assert other.code() == 0
     assert time.monotonic() - began < UNKNOWN_END_S - 10, "Ray had nothing there any more"
     [left] = scene.events("left")
     assert (left.member, left.facts["reason"]) == (other.member, "time limit")
@@ -76,4 +76,4 @@ def test_guests_work_for_one_head_and_then_for_the_next(scene: Scene) -> None:
     assert guest.code() == 130
     until(lambda: label not in seen(scene, second), "its end in Ray", timeout_s=LONG_S)
     scene.end()
-    assert second.code(60) == 0
+    assert second.code() == 0

@@ -156,7 +156,7 @@ def test_the_reference_scaffold_needs_no_engine(scene: Scene) -> None:
 
 
 def test_mixed_behaviour_is_judged_attempt_by_attempt(scene: Scene) -> None:
-    done, run = scene.launch("engine.mode=mixed", "exp.attempts=3", "exp.command_timeout_s=2", "exp.step_limit=12")
+    done, run = scene.launch("engine.mode=mixed", "exp.attempts=3", "exp.command_timeout_s=10", "exp.step_limit=12")
     assert done.returncode == 0, done.stdout
     figures = report(run)
     verdicts = {name: count for name, count in figures["verdicts"].items() if count}  # type: ignore[attr-defined]

@@ -7,7 +7,7 @@ from swarm_scene import play
 
 def test_two_ranks_of_which_one_is_killed_go_on_from_the_newest_checkpoint(tmp_path: Path) -> None:
     found = play(Path(__file__).parent / "swarm_learners_scene.py", tmp_path / "checkpoints", timeout_s=800)
-    assert found.pop("told after s") < 25, "well before the ranks' own time limit of 30 s"
+    assert found.pop("told after s") < 100, "well before the ranks' own time limit of 200 s"
     learned, told = found.pop("agent-steps")
     assert learned == told and learned % 180 == 0 and learned >= 14 * 180
     assert found == {
