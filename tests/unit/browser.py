@@ -24,7 +24,7 @@ def in_browser(page: Path, tmp_path: Path, *options: str) -> str:
     done = subprocess.run(
         [browser, *flags, *options, "--dump-dom", page.as_uri()],
         capture_output=True,
-        timeout=120,
+        timeout=300,
         check=True,
         text=True,
     )

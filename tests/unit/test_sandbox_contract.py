@@ -87,7 +87,7 @@ def test_times_of_the_tree_are_kept(box: Sandbox, tree: Path) -> None:
     ],
 )
 def test_exit_codes_are_exact(box: Sandbox, command: str, code: int) -> None:
-    assert box.run(command, timeout_s=30).returncode == code
+    assert box.run(command, timeout_s=300).returncode == code
     assert output(box, "echo usable") == "usable\n"
 
 
@@ -121,9 +121,9 @@ SCRIPTS = (
 def test_a_command_in_a_fork_of_the_server_does_what_one_in_a_new_bash_does(
     overlay_box: Sandbox, script: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = overlay_box.run(script, timeout_s=30)
+    first = overlay_box.run(script, timeout_s=300)
     monkeypatch.setattr("hpcjet.sandbox.living.can_fork", lambda _: False)
-    second = overlay_box.run(script, timeout_s=30)
+    second = overlay_box.run(script, timeout_s=300)
     assert (first.returncode, first.output.replace(b" eval: ", b" -c: ")) == (second.returncode, second.output)
 
 
@@ -155,14 +155,14 @@ def overlay_box(place: Path, tree: Path) -> Iterator[Sandbox]:
 
 
 def test_a_missing_cwd_is_told(box: Sandbox) -> None:
-    done = box.run("true", timeout_s=30, cwd="/no/such")
+    done = box.run("true", timeout_s=300, cwd="/no/such")
     assert done.returncode == 126 and b"/no/such" in done.output
     assert output(box, "pwd", cwd="/tmp") == box.where("/tmp") + "\n"
 
 
 def test_nothing_but_files_leaks_from_one_command_to_the_next(box: Sandbox) -> None:
     box.run(
-        "cd /; export LEAK=1; alias ls=false; exec 5>&1; ulimit -n 64; umask 077; echo x >$TMPDIR/stays", timeout_s=30
+        "cd /; export LEAK=1; alias ls=false; exec 5>&1; ulimit -n 64; umask 077; echo x >$TMPDIR/stays", timeout_s=300
     )
     found = output(box, "pwd; echo ${LEAK-none}; umask; ulimit -n; cat $TMPDIR/stays")
     assert found == f"{box.where('/testbed')}\nnone\n0022\n4096\nx\n"
@@ -190,7 +190,7 @@ def test_secrets_are_in_no_argument_list(opened: Opener, place: Path) -> None:
     for pid in parents | set(pids):
         assert b"s3cret" not in Path(f"/proc/{pid}/cmdline").read_bytes()
     assert "TOKEN" in output(box, "env")
-    assert box.run("grep -aq s3cret /proc/1/environ /proc/1/cmdline", timeout_s=30).returncode == 2
+    assert box.run("grep -aq s3cret /proc/1/environ /proc/1/cmdline", timeout_s=300).returncode == 2
 
 
 def test_stdin_is_empty_by_default_and_any_bytes_if_given(box: Sandbox) -> None:
@@ -208,18 +208,18 @@ def test_long_commands(box: Sandbox, size: int) -> None:
 
 def test_a_nul_byte_in_a_command_is_an_error(box: Sandbox) -> None:
     with pytest.raises(ValueError, match="NUL"):
-        box.run("echo a\0b", timeout_s=30)
+        box.run("echo a\0b", timeout_s=300)
     assert output(box, "echo usable") == "usable\n"
 
 
 def test_commands_and_output_are_bytes(box: Sandbox) -> None:
     command = os.fsdecode(b"printf '\\377\\000%s' '\xe9'; echo >\xe9; ls")
-    done = box.run(command, timeout_s=30)
+    done = box.run(command, timeout_s=300)
     assert done.output.startswith(b"\xff\x00\xe9") and b"\n\xe9\n" in b"\n" + done.output[3:]
 
 
 def test_long_output_keeps_head_and_tail(box: Sandbox) -> None:
-    done = box.run("seq 1 1000000; echo end >&2", timeout_s=60)
+    done = box.run("seq 1 1000000; echo end >&2", timeout_s=300)
     size = len("".join(f"{i}\n" for i in range(1, 1_000_001))) + 4
     assert done.output.startswith(b"1\n2\n3\n") and done.output.endswith(b"\n999999\n1000000\nend\n")
     assert len(done.output) == 10_000 and done.dropped_bytes == size - 10_000
@@ -229,7 +229,7 @@ def test_long_output_keeps_head_and_tail(box: Sandbox) -> None:
 def test_a_background_process_neither_blocks_nor_writes_into_the_next_answer(box: Sandbox) -> None:
     begin = time.monotonic()
     done = box.run(
-        "(for i in $(seq 1000); do echo noise; echo x >>$TMPDIR/beats; sleep 0.01; done) & echo mine", timeout_s=60
+        "(for i in $(seq 1000); do echo noise; echo x >>$TMPDIR/beats; sleep 0.01; done) & echo mine", timeout_s=300
     )
     assert time.monotonic() - begin < 5 and done.output.startswith(b"mine\n") and not done.timed_out
     time.sleep(0.1)
@@ -240,7 +240,7 @@ def test_a_background_process_neither_blocks_nor_writes_into_the_next_answer(box
 
 def test_a_background_process_that_writes_much_is_not_stalled_for_ever(box: Sandbox) -> None:
     output(box, "(head -c 20000000 /dev/zero; echo done >$TMPDIR/done) & true")
-    wait_for(lambda: box.run("cat $TMPDIR/done", timeout_s=30).returncode == 0)
+    wait_for(lambda: box.run("cat $TMPDIR/done", timeout_s=300).returncode == 0)
 
 
 @pytest.mark.alone
@@ -282,14 +282,14 @@ def test_background_processes_are_kept_or_killed_as_the_policy_says(opened: Open
 def test_commands_cannot_reach_the_server(box: Sandbox) -> None:
     needs_namespaces(box)
     for attack in ("echo 0 >/proc/1/fd/1", "cat /proc/1/environ", "ls /proc/1/fd/", "echo >/run/hpcjet/x"):
-        assert box.run(attack, timeout_s=30).returncode != 0, attack
+        assert box.run(attack, timeout_s=300).returncode != 0, attack
     for attack in (
         "kill -9 -1",
         "kill -INT -1; kill -TERM -1; kill -HUP -1; kill -STOP -1",
         "kill -9 1",
         "kill -INT 1",
     ):
-        box.run(attack, timeout_s=5)
+        box.run(attack, timeout_s=10)
         assert output(box, "echo usable") == "usable\n"
 
 
@@ -307,18 +307,18 @@ def test_there_is_no_network_but_a_loopback(box: Sandbox) -> None:
 @pytest.mark.alone
 def test_a_name_is_unknown_at_once_without_a_network(box: Sandbox) -> None:
     begin = time.monotonic()
-    assert box.run("getent hosts pypi.org", timeout_s=30).returncode == 2
+    assert box.run("getent hosts pypi.org", timeout_s=300).returncode == 2
     lookup = "import socket; socket.getaddrinfo('pypi.org', 443)"
-    assert b"gaierror" in box.run(f'/usr/bin/python3 -c "{lookup}"', timeout_s=30).output
+    assert b"gaierror" in box.run(f'/usr/bin/python3 -c "{lookup}"', timeout_s=300).output
     assert time.monotonic() - begin < 2
 
 
 def test_the_host_is_out_of_sight(box: Sandbox) -> None:
     needs_namespaces(box)
     for path in ("/root", "/home/../etc/shadow", "/run/user", "/run/munge", "/var/lib", "/sys", "/etc/ssh", "/work"):
-        assert box.run(f"test -e {path}", timeout_s=30).returncode == 1, path
+        assert box.run(f"test -e {path}", timeout_s=300).returncode == 1, path
     for path in ("/x", "/dev/x", "/etc/x", "/usr/x", "/var/x", "/run/hpcjet/x"):
-        assert box.run(f"touch {path}", timeout_s=30).returncode == 1, path
+        assert box.run(f"touch {path}", timeout_s=300).returncode == 1, path
     assert int(output(box, "ls -d /proc/[0-9]* | wc -l")) < 8
     assert output(
         box, "touch /tmp/x /dev/shm/x ~/x /var/tmp/y && ls /tmp; df --output=target /dev/shm | tail -1"
@@ -329,7 +329,7 @@ def test_the_host_is_out_of_sight(box: Sandbox) -> None:
 
 def test_no_user_namespace_can_be_made_inside(box: Sandbox) -> None:
     for options in ("-U", "-Ur", "-m", "-p --fork", "-n"):
-        done = box.run(f"unshare {options} true", timeout_s=30)
+        done = box.run(f"unshare {options} true", timeout_s=300)
         assert done.returncode == 1 and b"unshare failed" in done.output
 
 
@@ -349,7 +349,7 @@ def test_mounts(opened: Opener, place: Path) -> None:
     assert output(box, f"cat {ro}/f {file}; echo w >{rw}/g", cwd="/data/ro") == "seen\nseen\n"
     assert (shared / "g").read_text() == "w\n"
     if has_fixed_paths(box):  # else the two are one folder, which may be written
-        assert box.run("echo w >/data/ro/f", timeout_s=30).returncode != 0
+        assert box.run("echo w >/data/ro/f", timeout_s=300).returncode != 0
 
 
 def test_closing_leaves_nothing(opened: Opener, place: Path) -> None:
@@ -400,26 +400,31 @@ def test_closing_ends_a_command_of_another_thread(box: Sandbox) -> None:
     thread.start()
     time.sleep(0.3)
     box.close()
-    thread.join(timeout=10)
+    thread.join(timeout=300)
     assert len(errors) == 1
 
 
 def test_too_much_memory_ends_the_command(opened: Opener) -> None:
     box = opened(limits=Limits(memory_bytes=100 << 20))
     hungry = "x = []\nwhile True: x.append(bytearray(b'1' * (1 << 20))); time.sleep(0.002)"
-    done = box.run(f'/usr/bin/python3 -c "import time\n{hungry}"', timeout_s=60)
+    done = box.run(f'/usr/bin/python3 -c "import time\n{hungry}"', timeout_s=300)
     assert (done.limit, done.returncode, done.timed_out) == ("memory", 137, False)
-    assert box.run("true", timeout_s=30).limit == ""
+    assert box.run("true", timeout_s=300).limit == ""
 
 
 def test_large_processes_are_the_first_that_the_kernel_kills(opened: Opener) -> None:
-    program = "x = bytearray(b'1' * (100 << 20)); time.sleep(1.2); print(open('/proc/self/oom_score_adj').read())"
-    assert output(opened(), f'/usr/bin/python3 -c "import time; {program}"').strip() == "1000"
+    program = (
+        "x, end = bytearray(b'1' * (100 << 20)), time.monotonic() + 200\n"
+        "while (score := open('/proc/self/oom_score_adj').read()) != '1000\\n' and time.monotonic() < end:\n"
+        "    time.sleep(0.1)\n"
+        "print(score)"
+    )
+    assert output(opened(), "/usr/bin/python3 -", stdin=f"import time\n{program}".encode()).strip() == "1000"
 
 
 def test_too_many_processes_end_the_command(opened: Opener) -> None:
     box = opened(limits=Limits(processes=40))
-    done = box.run(f"for i in $(seq 200); do sleep {NAP} & done; wait", timeout_s=60)
+    done = box.run(f"for i in $(seq 200); do sleep {NAP} & done; wait", timeout_s=300)
     assert done.limit == "processes" and not done.timed_out
     assert napping(box) == 0
 
@@ -433,6 +438,6 @@ def test_a_fork_bomb_is_ended(opened: Opener) -> None:
 
 def test_limits_of_files(opened: Opener) -> None:
     box = opened(limits=Limits(file_bytes=1 << 20, open_files=50))
-    done = box.run("head -c 2000000 /dev/zero >$TMPDIR/big", timeout_s=30)
+    done = box.run("head -c 2000000 /dev/zero >$TMPDIR/big", timeout_s=300)
     assert (done.returncode, done.limit) == (153, "file")
     assert output(box, "ulimit -n; ulimit -Hn; ulimit -c").split() == ["50", "50", "0"]

@@ -51,14 +51,14 @@ CALL = """
 import sys, urllib.request
 data = bytes(range(256)) * 4000
 for _ in range(3):
-    answer = urllib.request.urlopen(sys.argv[1], data=data, timeout=20).read()
+    answer = urllib.request.urlopen(sys.argv[1], data=data, timeout=200).read()
     assert answer == data[::-1]
 print("same")
 """
 
 
 def call(box: Sandbox, url: str) -> str:
-    return box.run(f"/usr/bin/python3 - {url}", stdin=CALL.encode(), timeout_s=60).output.decode()
+    return box.run(f"/usr/bin/python3 - {url}", stdin=CALL.encode(), timeout_s=300).output.decode()
 
 
 @pytest.fixture(params=["bwrap", "userns"])

@@ -56,9 +56,9 @@ def test_files_of_the_same_user_cannot_be_read_or_written(place: Path, tree: Pat
     with Sandbox(tree, config=PROCESS) as first, Sandbox(tree, config=PROCESS) as second:
         assert output(first, "cat a.txt; echo own >own.txt; echo x >$TMPDIR/x; echo y >~/y") == "one\n"
         for path in (secret, f"{second.upper}/a.txt", tree / "a.txt", "/root", "/home", "/run", "/var", "/dev/shm"):
-            assert first.run(f"cat {path} || ls {path}/", timeout_s=30).returncode, path
-            assert first.run(f"echo x >>{path} || touch {path}/x", timeout_s=30).returncode, path
-        assert first.run(f"ln {secret} here; mv {secret} there", timeout_s=30).returncode
+            assert first.run(f"cat {path} || ls {path}/", timeout_s=300).returncode, path
+            assert first.run(f"echo x >>{path} || touch {path}/x", timeout_s=300).returncode, path
+        assert first.run(f"ln {secret} here; mv {secret} there", timeout_s=300).returncode
     assert secret.read_text() == "s3cret\n"
 
 
@@ -70,8 +70,8 @@ def test_the_environment_of_other_processes_cannot_be_read(place: Path) -> None:
         Sandbox(config=PROCESS) as box,
     ):
         try:
-            assert box.run(f"cat /proc/{other.pid}/environ", timeout_s=30).returncode
-            assert b"s3cret" not in box.run("cat /proc/[0-9]*/environ", timeout_s=30).output
+            assert box.run(f"cat /proc/{other.pid}/environ", timeout_s=300).returncode
+            assert b"s3cret" not in box.run("cat /proc/[0-9]*/environ", timeout_s=300).output
         finally:
             other.kill()
 
@@ -81,9 +81,9 @@ def test_signals_reach_no_process_outside(place: Path) -> None:
     who = identity(PROCESS)
     with subprocess.Popen(["sleep", NAP], **who.popen()) as other, Sandbox(config=PROCESS) as box:
         try:
-            assert box.run(f"kill -9 {other.pid}", timeout_s=30).returncode == 1
+            assert box.run(f"kill -9 {other.pid}", timeout_s=300).returncode == 1
             keeper = box._server._process.pid
-            assert box.run(f"kill -9 {keeper}", timeout_s=30).returncode == 1
+            assert box.run(f"kill -9 {keeper}", timeout_s=300).returncode == 1
             assert other.poll() is None
         finally:
             other.kill()
@@ -95,7 +95,7 @@ def test_a_command_that_kills_its_server_ends_the_sandbox_and_leaves_nothing(pla
     pids = processes_below(box)
     output(box, f"(setsid sleep {NAP} &) ; true")
     with pytest.raises(SandboxError, match="ended by itself"):
-        box.run(f"kill -9 {box._server.init}; kill -9 -1; sleep {NAP}", timeout_s=30)
+        box.run(f"kill -9 {box._server.init}; kill -9 -1; sleep {NAP}", timeout_s=300)
     pids += processes_below(box)
     box.close()
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
@@ -113,7 +113,7 @@ def test_there_is_no_socket_but_pairs(place: Path) -> None:
     )
     with Sandbox(config=PROCESS) as box:
         assert output(box, "/usr/bin/python3 -", stdin=program.encode()).split() == ["97"] * 4 + ["13"]
-        assert b"not known" in box.run("getent hosts x.y || echo not known", timeout_s=30).output
+        assert b"not known" in box.run("getent hosts x.y || echo not known", timeout_s=300).output
 
 
 def test_processes_of_others_cannot_be_traced() -> None:
@@ -154,7 +154,7 @@ def test_nothing_outlives_a_killed_owner(kind: str) -> None:
     def gone() -> bool:
         return not [pid for pid in pids if _lives(pid)]
 
-    wait_for(gone, timeout_s=10)
+    wait_for(gone)
 
 
 def _lives(pid: int) -> bool:

@@ -61,7 +61,7 @@ def drive(tmp_path: Path, answers: list[Any], *results: Completed, **settings: A
             Canned(*results),
             endpoint=server.endpoint,
             session="a~0~1",
-            deadline=time.monotonic() + 30,
+            deadline=time.monotonic() + 300,
             trajectory=path,
         )
     return outcome, json.loads(path.read_text())["messages"], server
@@ -94,7 +94,7 @@ def test_the_prompt_tells_what_is_needed_and_no_more(tmp_path: Path) -> None:
     ids=["bytes", "time", "memory", "long", "failed submission", "sentinel not first"],
 )
 def test_what_a_command_gave_is_shown(tmp_path: Path, result: Completed, shown: list[str]) -> None:
-    outcome, messages, server = drive(tmp_path, [said(command="do"), SUBMIT], result)
+    outcome, messages, server = drive(tmp_path, [said(command="do"), SUBMIT], result, command_timeout_s=30)
     seen = server.requests[1]["messages"][-1]
     assert (outcome.exit_status, outcome.steps) == ("Submitted", 2)
     assert seen["role"] == "tool"

@@ -38,7 +38,7 @@ def site(tmp_path: Path) -> Site:
 
 def lives(tmp_path: Path, count: int, keep: Sidecar) -> list[dict[str, Any]]:
     """What it wrote in each of its lives so far."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         keep.keep()
         file = tmp_path / "said"

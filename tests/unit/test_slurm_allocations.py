@@ -117,7 +117,7 @@ def test_many_at_once_never_share_a_number(slurm: Path, tmp_path: Path) -> None:
     )
     command = [sys.executable, "-c", program, str(plan.run.plan)]
     started = [subprocess.Popen(command) for _ in range(4)]
-    assert [process.wait(timeout=60) for process in started] == [0] * 4
+    assert [process.wait(timeout=300) for process in started] == [0] * 4
     assert sorted(int(each.name[4:]) for each in allocations(plan.run)) == list(range(1, 21))
 
 

@@ -137,18 +137,18 @@ def opened(ground: Ground, scratch: Path, *, output_bytes: int = 1_000_000) -> S
 
 
 def manifest(sandbox: Sandbox) -> dict[str, object]:
-    done = sandbox.run("python3 -", timeout_s=60, stdin=MANIFEST.encode())
+    done = sandbox.run("python3 -", timeout_s=300, stdin=MANIFEST.encode())
     assert done.returncode == 0, done.output
     found: dict[str, object] = json.loads(done.output)
     return found
 
 
 def take(ground: Ground, sandbox: Sandbox) -> Diff:
-    return take_diff(sandbox, ground.tree, ground.task, sandbox_config=CONFIG, timeout_s=60)
+    return take_diff(sandbox, ground.tree, ground.task, sandbox_config=CONFIG, timeout_s=300)
 
 
 def agent(sandbox: Sandbox, command: str) -> None:
-    done = sandbox.run(f"set -e\n{command}", timeout_s=60)
+    done = sandbox.run(f"set -e\n{command}", timeout_s=300)
     assert done.returncode == 0, done.output.decode(errors="replace")
 
 
@@ -265,7 +265,8 @@ CASES = {
     "deep-folders": "d=$(printf 'd/%.0s' $(seq 150)); mkdir -p $d; echo 1 > $d/f",
     "old-times": "echo 1 >> a.py; touch -d 2001-01-01 a.py; echo n > n; touch -d 2001-01-01 n",
     "future-times": "echo 1 >> a.py; touch -d 2099-01-01 a.py",
-    "left-behind": "(while :; do echo x >> a.py; echo x >> busy; done) >/dev/null 2>&1 & sleep 0.05",
+    "left-behind": "(while :; do echo x >> a.py; echo x >> busy; done) >/dev/null 2>&1 & "
+    "until [ -s busy ]; do sleep 0.01; done",
     "diff-look-alike": "printf '%s\\n' 'diff --git a/x b/x' "
     "'--- a/x' '+++ b/x' '@@ -1 +1 @@' 'GIT binary patch' > d.txt",
 }
@@ -279,14 +280,14 @@ def test_round_trip(ground: Ground, place: Path, command: str, monkeypatch: pyte
         # twice, since the second way repairs what git cannot read
         monkeypatch.setattr(patch_module, "changed_paths", lambda *_, **__: None)
         thorough = take(ground, sandbox)
-        sandbox.run("chmod -R u+rwX .", timeout_s=60)
+        sandbox.run("chmod -R u+rwX .", timeout_s=300)
         wanted = manifest(sandbox)
-        assert sandbox.run("test -e /tmp/pwned", timeout_s=60).returncode == 1
+        assert sandbox.run("test -e /tmp/pwned", timeout_s=300).returncode == 1
     assert quick.patch == thorough.patch
     with opened(ground, place / "fresh") as sandbox:
         if quick.patch:
             script = git_setup(new_place(), head=ground.tree.head) + "git apply --whitespace=nowarn -"
-            done = sandbox.run(script, timeout_s=60, stdin=quick.patch)
+            done = sandbox.run(script, timeout_s=300, stdin=quick.patch)
             assert done.returncode == 0, done.output.decode(errors="replace")
         assert manifest(sandbox) == wanted
     assert bool(quick.patch) is (command not in (CASES["nothing"], CASES["only-touched"], CASES["same-content-again"]))
@@ -317,8 +318,8 @@ def test_long_patch_is_read_in_pieces(ground: Ground, place: Path) -> None:
         taken = take(ground, sandbox).patch
         script = git_setup(new_place(), head=ground.tree.head) + "git apply -"
         agent(sandbox, "rm noise numbers")
-        assert sandbox.run(script, timeout_s=60, stdin=taken).returncode == 0
-        assert sandbox.run("cmp noise /tmp/copy && seq 3000 | cmp - numbers", timeout_s=60).returncode == 0
+        assert sandbox.run(script, timeout_s=300, stdin=taken).returncode == 0
+        assert sandbox.run("cmp noise /tmp/copy && seq 3000 | cmp - numbers", timeout_s=300).returncode == 0
 
 
 @pytest.mark.parametrize("limit", ["MAX_PATCH_BYTES", "MAX_FILE_BYTES"])

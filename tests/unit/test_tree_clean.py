@@ -98,7 +98,7 @@ def test_drafts_of_dead_makers_go_and_those_of_living_ones_stay(tmp_path: Path) 
         (tmp_path / f"{name}.17.draft/scratch/work/work").mkdir(parents=True)
         (tmp_path / f"{name}.17.draft/scratch/work/work").chmod(0)
     (tmp_path / "x.0123.gone/tree").mkdir(parents=True)
-    with locked(tmp_path / "alive.lock", timeout_s=1):
+    with locked(tmp_path / "alive.lock", timeout_s=300):
         done = clean(tmp_path, Keep(free_bytes=0))
     assert done.drafts == 1 and done.freed_bytes > 0
     assert {path.name for path in tmp_path.iterdir()} == {"alive.lock", "alive.17.draft"}
@@ -153,11 +153,11 @@ def test_whoever_waits_for_a_lock_file_that_is_taken_away_makes_another(tmp_path
     held = threading.Event()
 
     def wait() -> None:
-        with locked(path, timeout_s=10):
+        with locked(path, timeout_s=300):
             held.set()
             assert path.read_text().startswith(f"process {os.getpid()} ")
 
-    with locked(path, timeout_s=1):
+    with locked(path, timeout_s=300):
         waiting = threading.Thread(target=wait)
         waiting.start()
         time.sleep(0.05)

@@ -130,7 +130,7 @@ def test_a_tree_in_memory_can_be_built_and_shown(project: Project, place: Path, 
     tree = TreeStore(root, CONFIG, project.repos).prepare(project.task())
     spec = SandboxSpec(scratch=place / "scratch", view=View(lowers=tree.lowers, at=TESTBED), cwd=TESTBED)
     with open_sandbox(CONFIG, spec) as box:
-        assert box.run("echo more >> calc.py && tail -n 1 calc.py", timeout_s=60).output == b"more\n"
+        assert box.run("echo more >> calc.py && tail -n 1 calc.py", timeout_s=300).output == b"more\n"
 
 
 @pytest.mark.skipif(probe(CONFIG).kind == "none", reason="no sandbox on this machine")

@@ -15,9 +15,9 @@ from hpcjet.tasks.verdict import Verdict
 from hpcjet.tasks.verify import Verification, verify
 
 pytestmark = pytest.mark.skipif(probe(CONFIG).kind == "none", reason="no sandbox on this machine")
-WRITE = "open('big', 'wb').write(b'x' * 40_000_000); time.sleep(30)"
-MANY = "os.mkdir('many'); [open(f'many/{n}', 'w').close() for n in range(3000)]; time.sleep(30)"
-FORK = "[subprocess.Popen(['sleep', '30']) for _ in range(25)]; time.sleep(30)"
+WRITE = "open('big', 'wb').write(b'x' * 40_000_000); time.sleep(250)"
+MANY = "os.mkdir('many'); [open(f'many/{n}', 'w').close() for n in range(3000)]; time.sleep(250)"
+FORK = "[subprocess.Popen(['sleep', '250']) for _ in range(25)]; time.sleep(250)"
 
 
 def judge(project: Project, place: Path, code: str, config: SandboxConfig) -> Verification:
@@ -25,7 +25,7 @@ def judge(project: Project, place: Path, code: str, config: SandboxConfig) -> Ve
     patch = project.patch({"calc.py": f"import os, subprocess, time\n{code}\n{BASE['calc.py']}"})
     return verify(
         task, project.store.prepare(task), patch,
-        sandbox_config=config, scratch=place / "verify", timeout_s=60, cpus=1,
+        sandbox_config=config, scratch=place / "verify", timeout_s=300, cpus=1,
     )  # fmt: skip
 
 

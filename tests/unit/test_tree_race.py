@@ -54,7 +54,7 @@ def makers(project: Project, *roots: Path, use_s: float, shelf: Path | None = No
 def results(alive: list[Maker]) -> list[dict[str, str]]:
     found = []
     for each in alive:
-        output, errors = each.communicate(timeout=120)
+        output, errors = each.communicate(timeout=300)
         assert each.returncode == 0, errors.decode()[-2000:]
         found.append(json.loads(output))
     return found
@@ -64,6 +64,13 @@ def maker_of(root: Path, processes: list[Maker]) -> Maker | None:
     """The process that is at it just now."""
     drafts = [path.name.split(".")[-2] for path in root.glob("*.draft")] if root.exists() else []
     return next((each for each in processes if str(each.pid) in drafts and each.poll() is None), None)
+
+
+def next_maker(root: Path, processes: list[Maker]) -> Maker | None:
+    """Who is at it now or will be soon; None if all have what they want. Processes on a busy machine begin late."""
+    while (found := maker_of(root, processes)) is None and any(each.poll() is None for each in processes):
+        time.sleep(0.005)
+    return found
 
 
 def test_eight_at_once_make_it_once(project: Project, place: Path) -> None:
@@ -81,7 +88,7 @@ def test_makers_that_are_killed_leave_nothing_that_is_used(project: Project, pla
         with makers(project, root, use_s=0) as processes:
             for _ in range(3):
                 time.sleep(rng.uniform(0.02, 0.5))
-                if victim := maker_of(root, processes):
+                if victim := next_maker(root, processes):
                     victim.kill()
                     killed += victim.wait() < 0
             found = results([each for each in processes if each.poll() != -9])
@@ -107,7 +114,7 @@ def test_cleaning_all_the_time_takes_nothing_away_that_is_used(project: Project,
         for _ in range(2):
             with makers(project, root, use_s=0.3) as processes:
                 time.sleep(rng.uniform(0.1, 0.6))
-                if victim := maker_of(root, processes):
+                if victim := next_maker(root, processes):
                     victim.kill()
                     victim.wait()
                 results([each for each in processes if each.poll() != -9])
@@ -123,7 +130,7 @@ def test_cleaning_all_the_time_takes_nothing_away_that_is_used(project: Project,
 def test_four_nodes_at_once_make_it_once_although_the_first_is_killed(project: Project, place: Path) -> None:
     roots = [place / f"node{number}" for number in range(4)]
     with makers(project, *roots, use_s=0, shelf=place / "shelf") as processes:
-        end = time.monotonic() + 30
+        end = time.monotonic() + 300
         while not (victims := [each for root in roots if (each := at_work(root, processes))]):
             assert time.monotonic() < end
             time.sleep(0.01)

@@ -48,16 +48,16 @@ def box(request: pytest.FixtureRequest, place: Path) -> Sandbox:
 @pytest.mark.parametrize(("command", "output"), CASES.values(), ids=CASES)
 def test_what_copes(box: Sandbox, command: str, output: str) -> None:
     with box:
-        done = box.run(command, timeout_s=60)
+        done = box.run(command, timeout_s=300)
     assert (done.returncode, done.output.decode()) == (0, output)
 
 
 @pytest.mark.parametrize("command", REFUSED.values(), ids=REFUSED)
 def test_what_is_refused_says_so_and_changes_nothing(box: Sandbox, command: str) -> None:
     with box:
-        done = box.run(command, timeout_s=60)
+        done = box.run(command, timeout_s=300)
         assert done.returncode and b"Invalid cross-device link" in done.output
-        left = box.run(f"{GIT} cat folder/f folder/sub/g && test ! -e moved && git status --short 2>&1", timeout_s=60)
+        left = box.run(f"{GIT} cat folder/f folder/sub/g && test ! -e moved && git status --short 2>&1", timeout_s=300)
     assert left.output.startswith(b"1\n2\n") and b"moved" not in left.output
 
 
@@ -66,5 +66,5 @@ def test_a_copy_refuses_nothing(place: Path, command: str) -> None:
     config = config_of("copy")
     config.scratch = place
     with Sandbox(make_tree(place / "base", FILES), config=config) as box:
-        done = box.run(f"{command} && {MOVED}", timeout_s=60)
+        done = box.run(f"{command} && {MOVED}", timeout_s=300)
     assert (done.returncode, done.output) == (0, b"1\n2\n")
