@@ -1,6 +1,7 @@
 """Sandboxes as a library: opened where they are constructed, used in a `with` block."""
 
 import asyncio
+import contextlib
 import functools
 import tempfile
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from hpcjet.config.sandbox import SandboxConfig
 from hpcjet.errors import SandboxError
 from hpcjet.sandbox.detect import probe, scratch_base
+from hpcjet.sandbox.held import temp_folder
 from hpcjet.sandbox.living import Living
 from hpcjet.sandbox.spec import Background, Limits, Mount, Network, SandboxSpec, View
 
@@ -42,6 +44,7 @@ class Sandbox(Living):
         config: SandboxConfig | None = None,
         ready: "ReadySandboxes | None" = None,
     ) -> None:
+        self._own = contextlib.ExitStack()
         config = config or SandboxConfig()
         found = probe(config)
         if found.runtime is None:
@@ -51,7 +54,7 @@ class Sandbox(Living):
             return
         lowers = tuple([tree] if isinstance(tree, Path) else tree or ())
         spec = SandboxSpec(
-            scratch=scratch or Path(tempfile.mkdtemp(prefix="hpcjet-", dir=scratch_base(config))),
+            scratch=scratch or self._own_folder(scratch_base(config), keep=keep_scratch),
             view=View(lowers=tuple(lower.absolute() for lower in lowers), at=at) if lowers else None,
             mounts=tuple(mounts),
             env=env or {},
@@ -62,7 +65,22 @@ class Sandbox(Living):
             background=background,
             keep_scratch=keep_scratch,
         )
-        super().__init__(found.runtime, spec, ready=ready)
+        try:
+            super().__init__(found.runtime, spec, ready=ready)
+        except BaseException:
+            self._own.close()
+            raise
+
+    def _own_folder(self, base: Path, *, keep: bool) -> Path:
+        if keep:
+            return Path(tempfile.mkdtemp(prefix="hpcjet-", dir=base))
+        folder = self._own.enter_context(temp_folder(base, "sandbox"))
+        folder.chmod(0o711)  # the sandboxes' user may pass through it, and not look into it
+        return folder / "scratch"
+
+    def close(self) -> None:
+        super().close()
+        self._own.close()
 
 
 Arguments = ParamSpec("Arguments")

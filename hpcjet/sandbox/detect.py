@@ -3,7 +3,6 @@
 import os
 import platform
 import stat
-import tempfile
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,9 +13,9 @@ from hpcjet.sandbox.backend import Backend
 from hpcjet.sandbox.candidates import Candidate, candidates_of
 from hpcjet.sandbox.denial import NOEXEC, classify, read_sysctls
 from hpcjet.sandbox.etc import is_complete
+from hpcjet.sandbox.held import remove_left, temp_folder
 from hpcjet.sandbox.living import Living
 from hpcjet.sandbox.orphans import end_abandoned, soon
-from hpcjet.sandbox.scratch import remove_tree
 from hpcjet.sandbox.spec import SandboxSpec, View
 
 OVERLAY_WORKS = "echo new >file && rm -r folder && mkdir folder && test ! -e folder/inner && rm gone && test ! -e gone"
@@ -101,6 +100,7 @@ def wanted_kinds(config: SandboxConfig) -> tuple[SandboxKind, ...]:
 def _probe(config: SandboxConfig) -> Probe:
     base = scratch_base(config)
     soon(end_abandoned)
+    remove_left(base)
     tried: list[Tried] = []
     for kind in wanted_kinds(config):
         result, found = _try_kind(kind, config, base)
@@ -180,8 +180,7 @@ def is_noexec(folder: Path) -> bool:
 def _try(backend: Backend, base: Path) -> None:
     """Open a sandbox with all that a real one has. Raises SandboxError if anything does not work."""
     who = backend.node.who
-    folder = Path(tempfile.mkdtemp(dir=base, prefix="hpcjet-probe-"))
-    try:
+    with temp_folder(base, "probe") as folder:
         folder.chmod(0o711 if who.switch else stat.S_IRWXU)
         lower = folder / "lower"
         for path in (lower, lower / "folder", lower / "folder/inner", lower / "file", lower / "gone"):
@@ -192,5 +191,3 @@ def _try(backend: Backend, base: Path) -> None:
             done = sandbox.run(OVERLAY_WORKS, timeout_s=30)
         if done.returncode != 0:
             raise SandboxError(f"a view on {base} does not work: {done.output.decode(errors='replace').strip()}")
-    finally:
-        remove_tree(folder)

@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -40,7 +39,7 @@ def validate_command(arguments: argparse.Namespace) -> int:
     """Exit code 0 if a task is proven (--limit of them, if given), else 1. Raises TaskError and ConfigError."""
     from hpcjet.config.sandbox import SandboxConfig
     from hpcjet.sandbox.detect import scratch_base
-    from hpcjet.sandbox.scratch import remove_tree
+    from hpcjet.sandbox.held import temp_folder
     from hpcjet.tasks.home import choose_shelf, choose_trees
     from hpcjet.tasks.jsonl import load_tasks
     from hpcjet.tasks.room import Keep
@@ -57,23 +56,20 @@ def validate_command(arguments: argparse.Namespace) -> int:
     config = SandboxConfig()
     cpus = len(os.sched_getaffinity(0))
     jobs = min(arguments.jobs or cpus, len(tasks) or 1)
-    scratch = Path(tempfile.mkdtemp(prefix="hpcjet-validate-", dir=scratch_base(config)))
-    scratch.chmod(0o711)
-    bench = Bench(
-        store=TreeStore(choose_trees(None, config, keep=Keep()), config, repos, shelf=choose_shelf(None, keep=Keep())),
-        sandbox=config,
-        scratch=scratch,
-        timeout_s=arguments.timeout,
-        cpus=max(1, cpus // jobs),
-        repeats=arguments.repeat,
-    )
     begin = time.monotonic()
-    try:
+    with temp_folder(scratch_base(config), "validate") as scratch:
+        scratch.chmod(0o711)
+        trees, shelf = choose_trees(None, config, keep=Keep()), choose_shelf(None, keep=Keep())
+        bench = Bench(
+            store=TreeStore(trees, config, repos, shelf=shelf),
+            sandbox=config,
+            scratch=scratch,
+            timeout_s=arguments.timeout,
+            cpus=max(1, cpus // jobs),
+            repeats=arguments.repeat,
+        )
         with _progress(arguments.limit or len(tasks), limited=arguments.limit is not None) as observe:
             results = validate(tasks, bench, folder=file.parent, jobs=jobs, limit=arguments.limit, observe=observe)
-    finally:
-        with contextlib.suppress(OSError):  # after an interrupt something may still be written there
-            remove_tree(scratch)
     proven = sum(found.proven for found in results.values())
     print(
         f"{proven} of {len(results)} validated tasks are proven; there are {len(tasks)} in {file}. "

@@ -22,6 +22,7 @@ import psutil
 from hpcjet.cluster.child import adopt_orphans
 from hpcjet.cluster.leftovers import sweep
 from hpcjet.config.sandbox import SandboxConfig
+from hpcjet.sandbox.held import remove_left
 from hpcjet.sandbox.identity import identity
 from hpcjet.sandbox.program import find_bwrap, reachable_bwrap
 from hpcjet.sandbox.scratch import remove_tree
@@ -100,6 +101,7 @@ def kill_once(base: Path, role: str, after_s: float) -> dict[str, object]:
     gone_s, left = await_end()
     owner.communicate()
     folders = leftovers(base)
+    remove_left(base)
     if role == "agent":
         sweep(base)
     else:
@@ -136,6 +138,7 @@ def kill_worker(base: Path, agent: "subprocess.Popen[bytes]", after_s: float) ->
     os.set_blocking(agent.stdout.fileno(), True)
     agent.communicate()
     await_end()
+    remove_left(base)
     return {
         "processes": len(tree), "gone_s": gone_s, "left": left, "folders": len(before), "after": after + leftovers(base)
     }  # fmt: skip
@@ -166,7 +169,10 @@ def _runs(process: psutil.Process) -> bool:
 
 def leftovers(base: Path) -> list[str]:
     return sorted(
-        str(path) for pattern in ("hj-*", "recorded/*") for path in base.glob(pattern) if "decoy" not in path.name
+        str(path)
+        for pattern in ("hj-*", "hpcjet-*", "recorded/*")
+        for path in base.glob(pattern)
+        if "decoy" not in path.name
     )
 
 

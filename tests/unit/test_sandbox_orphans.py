@@ -1,7 +1,8 @@
-"""Kills between the two steps of bubblewrap's start: its process 1 would wait for ever for a word from the dead one.
+"""What is left of sandboxes whose owners are killed: processes and folders.
 
-The start is held there by a pipe that is full: bubblewrap writes to --info-fd after it has asked to die with its owner,
-and before it lets process 1 go on.
+Between two steps of its start bubblewrap's process 1 waits for a word from the outer process, and would wait for ever
+if that is dead. The start is held there by a pipe that is full: bubblewrap writes to --info-fd after it has asked to
+die with its owner, and before it lets process 1 go on.
 """
 # ruff: noqa: F811 (fixtures are imported)
 
@@ -31,7 +32,7 @@ from sandbox_scenes import (  # noqa: F401 (fixtures)
 
 from hpcjet.config.sandbox import SandboxConfig
 from hpcjet.errors import SandboxError
-from hpcjet.sandbox import SandboxSpec, open_sandbox, probe
+from hpcjet.sandbox import Sandbox, SandboxSpec, open_sandbox, probe
 from hpcjet.sandbox.orphans import VARIABLE, end_abandoned, new_mark
 
 ROOT = Path(__file__).parents[2]
@@ -69,7 +70,8 @@ def held_bwrap(place: Path) -> SandboxConfig:
     assert program
     real, hold = shlex.quote(str(program)), shlex.quote(str(place / "hold"))
     wrapper = place / "held-bwrap"
-    wrapper.write_text(f'#!/bin/bash\n[ -p {hold} ] || exec {real} "$@"\nexec {real} --info-fd 9 "$@" 9>{hold}\n')
+    start = f'exec {{info}}>{hold}\nexec {real} --info-fd $info "$@"'
+    wrapper.write_text(f'#!/bin/bash\n[ -p {hold} ] || exec {real} "$@"\n{start}\n')
     wrapper.chmod(0o755)
     return SandboxConfig(bwrap=wrapper)
 
@@ -212,3 +214,49 @@ def test_only_marks_of_owners_that_are_gone_for_certain_count() -> None:
 def test_commands_do_not_see_the_mark(opened: Opener) -> None:
     look = "env; cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | sort -u"
     assert VARIABLE not in output(opened(), look)
+
+
+BOXES = """
+import sys, time
+from pathlib import Path
+from hpcjet.config.sandbox import SandboxConfig
+from hpcjet.sandbox import Sandbox
+config = SandboxConfig(scratch=Path(sys.argv[1]))
+boxes = [Sandbox(config=config, keep_scratch=keep) for keep in (False, True)]
+boxes[0].run("mkdir ~/closed; chmod 0 ~/closed", timeout_s=300)
+print("open", flush=True)
+time.sleep(1000)
+"""
+
+
+def test_a_folder_that_nobody_named_goes_with_the_next_probe(place: Path) -> None:
+    config_of("overlay")
+    place.chmod(0o1777)
+    (place / "hpcjet-mine").mkdir()  # not by any record
+    with (
+        subprocess.Popen([sys.executable, "-c", BOXES, str(place)], cwd=ROOT, stdout=subprocess.PIPE) as lives,
+        subprocess.Popen([sys.executable, "-c", BOXES, str(place)], cwd=ROOT, stdout=subprocess.PIPE) as dies,
+    ):
+        try:
+            assert lives.stdout and dies.stdout and lives.stdout.readline() and dies.stdout.readline()
+            before = {path.name for path in place.glob("hpcjet-*")}
+            assert len(before) == 5
+            dies.kill()
+            dies.wait()
+            probe(SandboxConfig(scratch=place))
+            gone_now = before - {path.name for path in place.glob("hpcjet-*")}
+            assert len(gone_now) == 1 and gone_now.pop().startswith("hpcjet-sandbox-")
+        finally:
+            lives.kill()
+            dies.kill()
+
+
+def test_a_folder_that_nobody_named_is_gone_when_its_sandbox_is_closed_or_fails(place: Path) -> None:
+    config_of("overlay")
+    config = SandboxConfig(scratch=place)
+    with Sandbox(config=config) as box:
+        assert box.run("echo x >$TMPDIR/x", timeout_s=300).returncode == 0
+        assert len(list(place.glob("hpcjet-*"))) == 1
+    with pytest.raises(SandboxError, match="no-such-tree"):
+        Sandbox(place / "no-such-tree", config=config)
+    assert not list(place.glob("hpcjet-*"))
