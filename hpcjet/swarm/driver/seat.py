@@ -68,6 +68,11 @@ class Seat:
         self.faults += len(status.faults)
         self.fault = status.faults[-1] if status.faults else self.fault
 
+    @property
+    def numbers(self) -> str:
+        """Of its worlds."""
+        return f"worlds {self.first_world} to {self.first_world + self.worlds - 1}"
+
     def take_off(self) -> None:
         """It has no host any more, and waits for another with the next attempt."""
         self.fragments_before, self.agent_steps_before = self.fragments, self.agent_steps

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpcjet.errors import ConfigError, WorkloadError, WorldError
+from hpcjet.errors import ConfigError, HpcjetError, WorkloadError, WorldError
 from hpcjet.swarm.actors import Ending
 from hpcjet.swarm.driver.answers import no_answer
 from hpcjet.swarm.driver.layout import Layout
@@ -224,7 +224,8 @@ class Seats:
         if not (seat.status and seat.status.fragments):
             seat.failures, seat.failure = seat.failures + 1, text
         if not isinstance(why, PlaneError):
-            seat.vain_before, seat.fault = seat.vain_before + 1, text
+            who = "" if isinstance(why, HpcjetError) else f"the host of {seat.name} ({seat.numbers}): "
+            seat.vain_before, seat.fault = seat.vain_before + 1, who + text
         if seat.failures >= MAX_FAILURES and not isinstance(why, no_answer()):
             raise _given_up(seat) from (why if isinstance(why, WorldError) else None)
         seat.not_before = time.monotonic() + BACK_OFF_S[min(seat.failures, len(BACK_OFF_S) - 1)]
@@ -233,8 +234,7 @@ class Seats:
 
 
 def _given_up(seat: Seat) -> WorkloadError:
-    last_world = seat.first_world + seat.worlds - 1
     return WorkloadError(
-        f"{seat.name} (worlds {seat.first_world} to {last_world}) ended {seat.failures} times without a fragment, "
+        f"{seat.name} ({seat.numbers}) ended {seat.failures} times without a fragment, "
         f"the last time with {seat.failure}"
     )

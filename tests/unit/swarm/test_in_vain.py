@@ -131,7 +131,7 @@ class Hosts:
         monkeypatch.setattr(seats_module, "start_host", lambda _node, name, _attempt, **_: self.host(name))
         monkeypatch.setattr(ray, "wait", lambda calls, **_: ([call for call in calls if self.over(call)], []))
         monkeypatch.setattr(ray, "get", self.get)
-        self.ends: dict[str, BaseException] = {}
+        self.ends: dict[str, Exception] = {}
         self.says: dict[str, HostStatus] = {}
         plane = cast(plane_module.Plane, SimpleNamespace(source_lost=lambda *_: 0))
         self.seats = Seats(
@@ -155,9 +155,10 @@ class Hosts:
         what, name = call
         if what == "status":
             return self.says.get(name, status(name))
-        raise ray.exceptions.RayTaskError("run", "", cast(Any, self.ends[name]))
+        error = self.ends[name]
+        raise error if isinstance(error, ray.exceptions.RayError) else ray.exceptions.RayTaskError("run", "", error)
 
-    def end(self, error: BaseException, *names: str, **said: Any) -> None:
+    def end(self, error: Exception, *names: str, **said: Any) -> None:
         """These hosts end, and are started again."""
         self.ends = dict.fromkeys(names, error)
         self.says |= {name: status(name, **said) for name in names}
@@ -232,15 +233,25 @@ def test_what_all_worlds_need_may_be_away_for_a_moment(hosts: Hosts) -> None:
     hosts.look()
 
 
-@pytest.mark.parametrize(("error", "ends"), [(HostError("worlds 0 to 1 hang"), True), (PlaneError("no pool"), False)])
-def test_worlds_that_hang_are_theirs_and_a_pool_that_is_away_is_not(
-    hosts: Hosts, error: BaseException, ends: bool
+@pytest.mark.parametrize(
+    ("error", "ends"),
+    [
+        (HostError("worlds 0 to 1 hang"), "HostError: worlds 0 to 1 hang"),
+        (ray.exceptions.ActorDiedError(), r"the host of seat-0001 \(worlds 2 to 3\): ActorDiedError"),
+        (PlaneError("no pool"), ""),
+    ],
+)
+def test_hangs_and_deaths_are_of_the_worlds_and_a_pool_that_is_away_is_not(
+    hosts: Hosts, error: Exception, ends: str
 ) -> None:
+    hosts.says = {name: status(name, fragments=9) for name in hosts.names}
     for _ in range(4):
+        hosts.seats.ask(0.0)
         hosts.end(error, *hosts.names, fragments=9)
+        hosts.says = {name: status(name, fragments=9) for name in hosts.names}
     hosts.later()
     if ends:
-        with pytest.raises(WorkloadError, match="HostError: worlds 0 to 1 hang"):
+        with pytest.raises(WorkloadError, match=ends):
             hosts.look()
     else:
         hosts.look()
