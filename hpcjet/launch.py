@@ -1,5 +1,6 @@
 """python -m hpcjet.launch: compose, check, plan, submit, follow."""
 
+import importlib
 import shlex
 import sys
 import textwrap
@@ -108,6 +109,10 @@ def launch(config: LaunchConfig, overrides: Sequence[str]) -> int:
         print(dry_run_text(plan_only(config), config, overrides), end="")
         return EXIT_OK
     console = Console()
+    if config.follow:
+        # Not once the run is submitted: Ctrl-C would come while modules are imported, and leave it without a word.
+        for module in ("hpcjet.follow", "hpcjet.outcome"):
+            importlib.import_module(module)
     run, submission = new_run(config)
     console.print(f"run {run}", highlight=False, soft_wrap=True)
     if submission is None:
