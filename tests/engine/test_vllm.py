@@ -140,7 +140,7 @@ def test_killed_it_comes_back_and_hanging_it_is_given_up(running: Running) -> No
     for worker in workers:
         os.kill(worker, signal.SIGSTOP)
     seen = len(running.changes)
-    running.await_state(ReplicaState.failed, after=seen, within_s=90)
+    running.await_state(ReplicaState.failed, after=seen, within_s=300)
     assert "hangs" in running.changes[-1].reason and str(running.site.log) in running.changes[-1].reason
     assert not running.engine.alive() and session_members(second) == []
 
@@ -162,7 +162,7 @@ def failing(config: VllmConfig, site: EngineSite) -> str:
             engine.wait_ready(deadline=time.monotonic() + START_S)
     finally:
         engine.stop()
-    assert time.monotonic() - begin < START_S / 2
+    assert time.monotonic() - begin < START_S
     assert str(site.log) in str(failed.value) and KEY not in str(failed.value)
     assert engine.pid is None
     return str(failed.value)
@@ -235,7 +235,7 @@ def test_every_key_arrives_in_its_own_parser(vllm_python: Path, tmp_path: Path) 
         [vllm_python, "-c", PARSE, *vllm.words(config, seat)[3:]],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]

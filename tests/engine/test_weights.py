@@ -110,7 +110,7 @@ class Session(threading.Thread):
 def all_have_asked(sessions: list[Session], more: int) -> None:
     """Each so many times again."""
     before = [len(each.statuses) for each in sessions]
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while any(len(each.statuses) < count + more for each, count in zip(sessions, before, strict=True)):
         assert time.monotonic() < deadline, [each.statuses for each in sessions]
         time.sleep(0.05)
@@ -172,8 +172,8 @@ def test_unfit_weights_change_nothing_and_what_spoils_the_engine_is_told(
     with pytest.raises(EngineError, match=r"were not changed: replica-0: .* could not be loaded"):
         way.change(broken_copy(other_model, tmp_path / "broken"), 9)
     assert list(LOST) == ["replica-0"] and way.weights.current.version == 2
-    assert request("GET", f"{way.url}/health", timeout_s=5).status == 503, "so that it is started again"
-    assert request("POST", f"{way.url}/v1/chat/completions", timeout_s=9, api_key=KEY, body=body()).status == 409
+    assert request("GET", f"{way.url}/health", timeout_s=100).status == 503, "so that it is started again"
+    assert request("POST", f"{way.url}/v1/chat/completions", timeout_s=100, api_key=KEY, body=body()).status == 409
 
 
 def greedy(way: Way) -> list[int]:
