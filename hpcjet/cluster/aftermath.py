@@ -21,8 +21,8 @@ from hpcjet.rundir import path_name
 from hpcjet.slurm.het import component_hosts
 from hpcjet.slurm.requeue import element_id
 
-SWEEP_S = 5.0
-"""For the lost nodes to be swept; those that have no power never answer."""
+SWEEP_S = 15.0
+"""For the lost nodes to be swept: on a busy one a program takes its time to start; those without power never answer."""
 
 
 def aftermath(plan: Plan) -> None:

@@ -15,6 +15,9 @@ LOWEST_ELSE = 2_000
 TRIES = 64
 BLOCK = 16
 """Ports in a block; worker processes of Ray are not among them, they bind ports that the kernel draws."""
+OF_RAY = (8265, 10_001)
+"""What Ray counts on for a dashboard and for clients, on nodes without them too: where another of its ports has such a
+number, Ray refuses to start."""
 EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
@@ -100,7 +103,9 @@ def candidate_blocks(allocation: str, *, among: range) -> Iterator[PortBlock]:
     count = len(among) // BLOCK
     start, step = zlib.crc32(allocation.encode()) % count, 7919
     for number in range(min(count, TRIES)):
-        yield PortBlock(among[(start + number * step) % count * BLOCK])
+        base = among[(start + number * step) % count * BLOCK]
+        if not any(base <= port < base + BLOCK for port in OF_RAY):
+            yield PortBlock(base)
 
 
 def ephemeral_floor(path: Path = EPHEMERAL) -> int:

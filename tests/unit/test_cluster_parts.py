@@ -99,7 +99,14 @@ def test_the_kernels_floor_is_read(tmp_path: Path, text: str, floor: int) -> Non
 def test_the_range_is_below_the_kernels_where_there_is_room(floor: int, among: tuple[int, int]) -> None:
     found = port_range(floor)
     assert (found[0], found[-1]) == among
-    assert len({block.base for block in candidate_blocks("1-0", among=found)}) == 64
+    assert len({block.base for block in candidate_blocks("1-0", among=found)}) >= 63
+
+
+@pytest.mark.parametrize("among", [range(10_000, 11_024), range(8000, 9024)], ids=["of clients", "of the dashboard"])
+def test_no_block_has_a_port_that_ray_counts_on(among: range) -> None:
+    blocks = [block.base for block in candidate_blocks("1-0", among=among)]
+    assert len(blocks) == 63
+    assert not any(base <= port < base + BLOCK for base in blocks for port in (8265, 10_001))
 
 
 # ray_args
