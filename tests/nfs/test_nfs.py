@@ -33,10 +33,10 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     command = ["bash", str(HERE / "guest.sh"), str(work), sys.executable, str(HERE / "scenarios.py")]
     with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True, start_new_session=True) as guest:
         try:
-            errors = guest.communicate(timeout=600)[1]
+            errors = guest.communicate(timeout=850)[1]
         except subprocess.TimeoutExpired:
             os.killpg(guest.pid, signal.SIGKILL)
-            errors = "the guest was killed after 600 s"
+            errors = "the guest was killed after 850 s"
     output = work / "output"
     lines = output.read_text(errors="replace").splitlines() if output.exists() else []
     said = [json.loads(line) for line in lines if line.startswith('{"scenario"')]
