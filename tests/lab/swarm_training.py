@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launching import Login, only_run, wait_for
+from launching import Login, events, only_run, wait_for
 
 from hpcjet.lab import Lab
 from hpcjet.rundir import RunDir
@@ -121,6 +121,35 @@ class Training:
         if self.process.poll() is None:
             self.process.kill()
         self.process.communicate()
+
+
+class Elastic(Training):
+    """Beside the head there is one group of nodes that can be scaled."""
+
+    def scale(self, nodes: str) -> None:
+        done = self.login.hpcjet("scale", self.run.path, "group=cpu", f"nodes={nodes}")
+        assert done.code == 0, done.output
+
+    @property
+    def acting(self) -> set[str]:
+        """Nodes with seats. Slurm may put several nodes of a CPU each on one machine."""
+        return {seat.node for seat in self.seats if seat.node}
+
+    def goes_on(self, *, nodes: int, acting: int) -> float:
+        """Seconds until the run has so many nodes, these have all seats, and an update was made since."""
+        at = len(self.rows)
+        return self.await_(
+            f"{nodes} nodes, and seats on {acting}",
+            lambda: (
+                len(self.acting) == acting
+                and all(seat.node and seat.fragments for seat in self.seats)
+                and len(self.rows) > at
+                and self.rows[-1].get("nodes") == nodes
+            ),
+        )
+
+    def of(self, event: str) -> list[dict[str, Any]]:
+        return [row for row in events(self.run) if row["event"] == event]
 
 
 def processes(lab: Lab, node: int) -> list[Any]:

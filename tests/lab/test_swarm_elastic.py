@@ -1,11 +1,10 @@
 """A swarm over a head and worker allocations that come and go while it trains."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-from launching import Login, events
-from swarm_training import START_S, Training, new_folder
+from launching import Login
+from swarm_training import START_S, Elastic, new_folder
 
 __all__ = ["new_folder"]
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
@@ -15,35 +14,6 @@ JOBS = [
     "+cluster.groups={head: {nodes: 1}, cpu: {nodes: 0, min: 0, max: 3, idle_s: 3600}}",
 ]  # fmt: skip
 ONE = ["exp.seats=1", "exp.worlds=2", "exp.updates=1000000"]
-
-
-class Elastic(Training):
-    """Beside the head there is one group of nodes that can be scaled."""
-
-    def scale(self, nodes: str) -> None:
-        done = self.login.hpcjet("scale", self.run.path, "group=cpu", f"nodes={nodes}")
-        assert done.code == 0, done.output
-
-    @property
-    def acting(self) -> set[str]:
-        """Nodes with seats. Slurm may put several nodes of a CPU each on one machine."""
-        return {seat.node for seat in self.seats if seat.node}
-
-    def goes_on(self, *, nodes: int, acting: int) -> float:
-        """Seconds until the run has so many nodes, these have all seats, and an update was made since."""
-        at = len(self.rows)
-        return self.await_(
-            f"{nodes} nodes, and seats on {acting}",
-            lambda: (
-                len(self.acting) == acting
-                and all(seat.node and seat.fragments for seat in self.seats)
-                and len(self.rows) > at
-                and self.rows[-1].get("nodes") == nodes
-            ),
-        )
-
-    def of(self, event: str) -> list[dict[str, Any]]:
-        return [row for row in events(self.run) if row["event"] == event]
 
 
 def test_nodes_come_drain_and_are_preempted_while_it_trains(login: Login, folder: Path) -> None:
