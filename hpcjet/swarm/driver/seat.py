@@ -31,7 +31,7 @@ class Seat:
     failures: int = 0
     """Attempts that ended without a fragment, one after the other."""
     failed_on: str = ""
-    """Ray's id of the node of the last of these."""
+    """Ray's id of the node of the last host that ended by itself."""
     failure: str = ""
     """What it ended with."""
     not_before: float = 0.0

@@ -9,7 +9,10 @@ RECENT = 16
 
 
 class Used:
-    """Kept for an index that is started again, since pools offer it all that they hold."""
+    """Kept for an index that is started again, since pools offer it all that they hold.
+
+    With the process of rank 0 it is gone; what was learned since its newest checkpoint may be learned from again then.
+    """
 
     def __init__(self, batch: int, held: int) -> None:
         """`batch`: fragments of an update; `held`: those that pools keep, since they are used again."""
