@@ -99,7 +99,7 @@ class Script:
         env = {name: value for name, value in os.environ.items() if not name.startswith("OPENBLAS_")}
         pipe, env = subprocess.PIPE, {**env, "PYTHONPATH": self._path, "PYTHONDONTWRITEBYTECODE": "1"}
         with subprocess.Popen(
-            self._words, cwd=self._folder, env=env, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+            self._words, cwd=self._folder, env=env, stdout=pipe, stderr=pipe, text=True, process_group=0
         ) as process:
             try:
                 out, err = process.communicate(timeout=self._most)
