@@ -101,8 +101,17 @@ def end_starts_of(owner: str) -> None:
 
 def end_abandoned() -> None:
     """The same for all owners on this node that are gone."""
+    _end(_abandoned_here())
+
+
+def abandoned() -> list[int]:
+    """The processes that end_abandoned would end."""
+    return _found(_abandoned_here())
+
+
+def _abandoned_here() -> Callable[[str], bool]:
     namespace = str(_namespace())
-    _end(lambda found: _is_abandoned(found, namespace))
+    return lambda mark: _is_abandoned(mark, namespace)
 
 
 def _is_abandoned(mark: str, namespace: str) -> bool:
@@ -127,9 +136,13 @@ def _end(chosen: Callable[[str], bool]) -> None:
         time.sleep(PAUSE_S)
 
 
-def _kill(chosen: Callable[[str], bool]) -> int:
+def _found(chosen: Callable[[str], bool]) -> list[int]:
     # One directory with a line per process, by the quickest call.
-    found = [int(name) for name in os.listdir("/proc") if name.isdigit() and chosen(_mark(name))]  # noqa: PTH208
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and chosen(_mark(name))]  # noqa: PTH208
+
+
+def _kill(chosen: Callable[[str], bool]) -> int:
+    found = _found(chosen)
     for pid in found:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             _kill_one(pid, chosen)

@@ -17,6 +17,7 @@ import pytest
 from tasks_scenes import Project, new_folder
 
 from hpcjet.rundir import RunDir
+from hpcjet.sandbox.orphans import abandoned
 from hpcjet.sandbox.scratch import remove_tree
 from hpcjet.tasks.jsonl import dump_tasks
 
@@ -189,6 +190,7 @@ def test_kill_9_of_the_node_agent_leaves_no_process(scene: Scene) -> None:
     while (left := processes_of(run)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not left
+    wait_for(lambda: not abandoned())  # starts of sandboxes, which bear no name of the run
     finish(run, attempts=3)
 
 

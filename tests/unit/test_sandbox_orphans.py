@@ -33,7 +33,7 @@ from sandbox_scenes import (  # noqa: F401 (fixtures)
 from hpcjet.config.sandbox import SandboxConfig
 from hpcjet.errors import SandboxError
 from hpcjet.sandbox import Sandbox, SandboxSpec, open_sandbox, probe
-from hpcjet.sandbox.orphans import VARIABLE, end_abandoned, new_mark
+from hpcjet.sandbox.orphans import VARIABLE, abandoned, end_abandoned, new_mark
 
 ROOT = Path(__file__).parents[2]
 OWNER = """
@@ -169,6 +169,7 @@ def test_what_is_left_when_the_guard_is_killed_too_ends_with_the_next_probe(
         owner.kill()
         owner.wait()
         wait_for(lambda: gone(outer))
+        assert inner.pid in abandoned()
         assert not gone(inner), "bubblewrap has another order of steps now: is all of this still needed?"
     with subprocess.Popen([sys.executable, "-c", PROBER], cwd=ROOT) as prober:
         try:
