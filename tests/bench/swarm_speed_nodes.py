@@ -1,6 +1,6 @@
 """Agent-steps a CPU second, learning included: one process, and launches on one and on several nodes of the lab.
 
-    sudo .venv/bin/python tests/bench/swarm_speed_nodes.py [--nodes 1 3] [--rounds 2] [--updates 12] [words of a launch]
+    sudo .venv/bin/python tests/bench/swarm_speed_nodes.py [--nodes 3 1] [--rounds 2] [--updates 12] [words of a launch]
 
 All learn the same: +exp=formation with 4,000 agents in flight in worlds of 100, 4 epochs, minibatch 8,000. The one
 process is a `Trainer` with one thread, without Ray; a launch has a seat on each node, of one CPU, and as many learners
@@ -19,6 +19,7 @@ import sys
 import time
 from collections import defaultdict
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ FIRST = 2
 LAUNCH_S = 900.0
 KINDS = {"HostActor": "act", "LearnerActor": "learn"}
 WORK = (*KINDS.values(),)
+ONE = "one process"
 
 Cpu = dict[tuple[int, float], tuple[str, float]]
 """Process, by its number and when it began, to its kind and CPU seconds."""
@@ -154,17 +156,20 @@ def launched(login: Login, nodes: int, updates: int, words: list[str]) -> dict[s
 
 def measure(login: Login, options: argparse.Namespace) -> None:
     rounds: list[dict[str, dict[str, float]]] = []
+    ways = {
+        f"{nodes} nodes": partial(launched, login, nodes, options.updates, options.words) for nodes in options.nodes
+    }
+    ways[ONE] = partial(single, options.updates)
     for _ in range(options.rounds):
-        rounds.append({"one process": single(options.updates)})
-        for nodes in options.nodes:
-            rounds[-1][f"{nodes} nodes"] = launched(login, nodes, options.updates, options.words)
-        for name, figures in rounds[-1].items():
+        rounds.append({})
+        for name, way in ways.items():
+            rounds[-1][name] = figures = way()
             told = ", ".join(f"{key} {value:,.2f}" for key, value in figures.items())
             print(f"    {time.strftime('%H:%M:%S')} {name}: {told}", flush=True)
     for name in rounds[0]:
         for which in ("act and learn", "all"):
             rates = [each[name][which] for each in rounds]
-            ratio = statistics.median(each[name][which] / each["one process"][which] for each in rounds)
+            ratio = statistics.median(each[name][which] / each[ONE][which] for each in rounds)
             print(
                 f"{name}, processes that {which}: {statistics.median(rates):,.0f} agent-steps a CPU second "
                 f"({min(rates):,.0f} to {max(rates):,.0f}), {ratio:.2f} times one process", flush=True,
@@ -173,7 +178,7 @@ def measure(login: Login, options: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", type=int, nargs="+", default=[1, 3])
+    parser.add_argument("--nodes", type=int, nargs="+", default=[3, 1])
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--updates", type=int, default=12, help="that are counted")
     parser.add_argument("words", nargs="*", help="overrides of the launches, such as exp.learners=3")
