@@ -36,16 +36,16 @@ class Login:
         self.home = Path(lab.user.home)
         self.env: dict[str, str] = {"PATH": f"{self.bin}:/usr/local/bin:/usr/bin:/bin", "COLUMNS": "80"}
 
-    def run(self, *words: str | Path, timeout_s: float = 150, env: Mapping[str, str] | None = None) -> Launched:
+    def run(self, *words: str | Path, timeout_s: float = 400, env: Mapping[str, str] | None = None) -> Launched:
         """Run a command to its end."""
         done = self.lab.run_as_user(words, cwd=self.home, env={**self.env, **(env or {})}, timeout_s=timeout_s)
         output = done.stdout + done.stderr
         return Launched(done.returncode, output, run_of(output))
 
-    def hpcjet(self, *words: str | Path, timeout_s: float = 150) -> Launched:
+    def hpcjet(self, *words: str | Path, timeout_s: float = 400) -> Launched:
         return self.run(self.bin / "hpcjet", *words, timeout_s=timeout_s)
 
-    def launch(self, *overrides: str, timeout_s: float = 150) -> Launched:
+    def launch(self, *overrides: str, timeout_s: float = 400) -> Launched:
         return self.run(self.bin / "python", "-m", "hpcjet.launch", *overrides, timeout_s=timeout_s)
 
     def start(self, *overrides: str) -> "subprocess.Popen[str]":
@@ -69,7 +69,16 @@ def run_of(output: str) -> RunDir | None:
     return RunDir(Path(lines[0][4:].strip())) if lines else None
 
 
-def wait_for(condition: Callable[[], bool], *, timeout_s: float, what: str) -> float:
+GIVE_UP_S = 300.0
+"""What comes within seconds on a quiet machine may take minutes where the rest of `make test` runs beside."""
+
+
+def busy() -> float:
+    """How many programs want each core: limits in seconds are those of a machine that has no other work."""
+    return min(3.0, max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
+
+
+def wait_for(condition: Callable[[], bool], *, timeout_s: float = GIVE_UP_S, what: str) -> float:
     """Seconds until the condition holds."""
     begin = time.monotonic()
     while not condition():
@@ -146,7 +155,7 @@ class AtWork:
         hosts = expand(self.login.run("squeue", "-h", "-j", self.job, "-o", "%N").output.strip())
         return [int(host.removeprefix("n")) for host in hosts]
 
-    def await_work(self, *, timeout_s: float = 60) -> None:
+    def await_work(self, *, timeout_s: float = GIVE_UP_S) -> None:
         def at_work() -> bool:
             assert self.launch.poll() is None, self.launch.communicate()[0]
             return (self.folder / "at-work").exists()
@@ -160,15 +169,15 @@ class AtWork:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Whatever went wrong, nothing of it stays."""
+        """Whatever went wrong, nothing of it stays: nor a job that Slurm queued again, to start beside later tests."""
+        if list(self.folder.glob("runs/*/*/submission.json")):
+            self.login.run("scancel", self.job)
         if self.launch.poll() is None:
-            if (self.folder / "runs").is_dir() and list(self.folder.glob("runs/*/*/submission.json")):
-                self.login.run("scancel", self.job)
             os.killpg(self.launch.pid, signal.SIGKILL)
         if self.launch.stdout and not self.launch.stdout.closed:
             self.launch.communicate()
 
-    def ended(self, *, timeout_s: float) -> Launched:
+    def ended(self, *, timeout_s: float = GIVE_UP_S) -> Launched:
         """What the launch said, once it has ended."""
         output = self.launch.communicate(timeout=timeout_s)[0]
         return Launched(self.launch.returncode, output, run_of(output))
@@ -186,7 +195,7 @@ def events(run: RunDir) -> list[dict[str, Any]]:
     return [json.loads(line) for line in run.events.read_text().splitlines()]
 
 
-def sacct(login: Login, job: str, *, timeout_s: float = 30) -> dict[str, str]:
+def sacct(login: Login, job: str, *, timeout_s: float = GIVE_UP_S) -> dict[str, str]:
     """State and exit code of a job, once accounting has its end."""
     answer: dict[str, str] = {}
 
@@ -216,10 +225,13 @@ def traces(lab: Lab, nodes: Sequence[int]) -> dict[int, list[str]]:
 def wait_until_free(
     lab: Lab, nodes: Sequence[int], *, timeout_s: float, left: Callable[[Lab, list[int]], object] = traces
 ) -> float:
-    """Seconds until nothing is left on the nodes; else the error names what is, and Slurm's word for the jobs."""
+    """Seconds until nothing is left on the nodes; else the error names what is, and Slurm's word for the jobs.
+
+    The limit is that of a quiet machine.
+    """
     begin = time.monotonic()
     while found := left(lab, list(nodes)):
-        if time.monotonic() - begin > timeout_s:
+        if time.monotonic() - begin > timeout_s * busy():
             jobs = lab.run_as_user(["squeue", "-h", "-o", "%i %T %N %r"]).stdout.splitlines()
             raise AssertionError(f"after {timeout_s} s there is still {found}; jobs: {jobs}")
         time.sleep(0.1)
@@ -242,4 +254,6 @@ def kill_on(lab: Lab, node: int, word: str, *, user: str | None = None) -> None:
     found = [p for p in lab.processes(node) if any(word in each for each in p.argv) and p.user == (user or p.user)]
     assert found, f"no {word} on n{node}: {[p.argv[:4] for p in lab.processes(node)]}"
     done = lab.on_node(node, ["kill", "-9", *(str(process.pid) for process in found)])
-    assert done.returncode == 0, done.stderr
+    # Some of what was found may be short-lived, such as a child before it becomes another program.
+    said = done.stderr.splitlines()
+    assert all("No such process" in line for line in said) and len(said) < len(found), done.stderr

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launching import Login, leftovers, only_run, sacct, wait_for, wait_until_free
+from launching import Login, busy, leftovers, only_run, sacct, wait_for, wait_until_free
 from programs import ALLREDUCE, TRAIN, programs_python
 
 from hpcjet.lab import Lab
@@ -93,7 +93,7 @@ def test_the_rank_that_fails_first_ends_the_others(login: Login, folder: Path) -
     begin = time.monotonic()
     done = login.launch("+exp=mpi", *NODES, f"run.root={folder}/runs", "--", "bash", "-c", command)
     assert done.code == 7, done.output
-    assert time.monotonic() - begin < 30
+    assert time.monotonic() - begin < 30 * busy()
 
 
 def test_a_python_rank_that_fails_under_mpi4py_ends_the_others(login: Login, python: Path, folder: Path) -> None:
@@ -111,13 +111,13 @@ def test_ranks_that_are_cancelled_may_save_their_work(lab: Lab, login: Login, fo
     def printed(word: str) -> int:
         return sum(file.read_text().count(word) for file in folder.glob("runs/*/*/logs/*/output.log"))
 
-    wait_for(lambda: printed("ready") == 3, timeout_s=60, what="three ranks")
+    wait_for(lambda: printed("ready") == 3, what="three ranks")
     begin = time.monotonic()
     assert login.hpcjet("cancel", only_run(folder / "runs").path).code == 0
-    output = launch.communicate(timeout=60)[0]
+    output = launch.communicate(timeout=300)[0]
     assert launch.returncode == 130, output
     wait_until_free(lab, lab.nodes, timeout_s=15, left=leftovers)
-    assert time.monotonic() - begin < 30
+    assert time.monotonic() - begin < 30 * busy()
     assert printed("saved") == 3, output
 
 

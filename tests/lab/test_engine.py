@@ -134,13 +134,13 @@ def served(login: Login, engine: list[str]) -> Iterator[Served]:
 
         def up() -> bool:
             if work.launch.poll() is not None:
-                pytest.fail(work.ended(timeout_s=5).output)
+                pytest.fail(work.ended().output)
             return bool(list(root.glob("runs/*/*/secrets/serve-key"))) and served.serving() == 2
 
         wait_for(up, timeout_s=READY_S, what="two replicas")
         served.key = served.run.secret("serve-key").read_text()
         (output,) = served.run.path.glob("logs/*/output.log")
-        wait_for(lambda: "answers at" in output.read_text(), timeout_s=10, what="the address")
+        wait_for(lambda: "answers at" in output.read_text(), what="the address")
         served.url = output.read_text().split("answers at ")[1].split()[0]
         yield served
 
@@ -164,16 +164,16 @@ def test_replicas_and_nodes_may_die_and_no_request_is_lost(lab: Lab, served: Ser
     try:
         nodes = served.work.nodes
         kill_on(lab, nodes[1], "vllm.entrypoints", user=lab.user.name)
-        wait_for(lambda: served.serving() == 1, timeout_s=30, what="the pool to notice")
+        wait_for(lambda: served.serving() == 1, what="the pool to notice")
         before = served.answered
-        wait_for(lambda: served.answered > before + 20, timeout_s=60, what="answers by the other replica")
+        wait_for(lambda: served.answered > before + 20, what="answers by the other replica")
         wait_for(lambda: served.serving() == 2, timeout_s=READY_S, what="the replica that was killed")
         assert sorted(each["restarts"] for each in served.replicas()) == [0, 1]
 
         lab.crash(nodes[1])
-        wait_for(lambda: served.replicas()[1]["reason"] == LOST, timeout_s=60, what="the pool to notice the crash")
+        wait_for(lambda: served.replicas()[1]["reason"] == LOST, what="the pool to notice the crash")
         before = served.answered
-        wait_for(lambda: served.answered > before + 20, timeout_s=60, what="answers after the crash")
+        wait_for(lambda: served.answered > before + 20, what="answers after the crash")
     finally:
         done.set()
         for client in clients:
@@ -182,7 +182,7 @@ def test_replicas_and_nodes_may_die_and_no_request_is_lost(lab: Lab, served: Ser
     assert served.lost == [] and served.answered > 40
     cancelled = served.work.login.hpcjet("cancel", served.run.path)
     assert cancelled.code == 0, cancelled.output
-    served.work.ended(timeout_s=60)
+    served.work.ended()
     wait_until_free(lab, lab.nodes, timeout_s=15, left=leftovers)
 
 

@@ -48,7 +48,7 @@ def backlog(run: RunDir, waiting: int, busy: dict[str, int]) -> None:
     atomic_write(run.backlog, json.dumps({**told, "longest_s": None, "group": "cpu", "busy": busy}), mode=0o644)
 
 
-def await_members(work: AtWork, number: int, *, timeout_s: float = 90) -> list[dict[str, Any]]:
+def await_members(work: AtWork, number: int, *, timeout_s: float = 300) -> list[dict[str, Any]]:
     what = f"{number} nodes of the group cpu"
     wait_for(lambda: len(members(work.run)) == number, timeout_s=timeout_s, what=what)
     return members(work.run)
@@ -68,7 +68,7 @@ def scale(login: Login, run: RunDir, *words: str) -> str:
 
 def test_scale_adds_and_removes_nodes_while_a_run_goes_on(lab: Lab, login: Login, folder: Path) -> None:
     with start_work(login, folder, *WORDS, groups(nodes=1, max=2)) as work:
-        work.await_work(timeout_s=90)
+        work.await_work()
         (first,) = await_members(work, 1)
         said = scale(login, work.run, "group=cpu", "nodes=+2")
         assert "has 1 node, with those in the queue; 3 wanted" in said
@@ -77,16 +77,16 @@ def test_scale_adds_and_removes_nodes_while_a_run_goes_on(lab: Lab, login: Login
         assert len(jobs(login, work.run)) == 3
         scale(login, work.run, "group=cpu", "nodes=-2")
         await_members(work, 1)
-        wait_for(lambda: len(jobs(login, work.run)) == 1, timeout_s=120, what="two nodes that Slurm has back")
+        wait_for(lambda: len(jobs(login, work.run)) == 1, what="two nodes that Slurm has back")
         refused = login.hpcjet("scale", work.run.path, "group=head", "nodes=2")
         assert refused.code == 2 and "choose one of cpu" in refused.output
         assert work.launch.poll() is None, "the run goes on"
         said_by = [(row["event"], row.get("nodes")) for row in events(work.run) if row["event"] == "scaled"]
         assert said_by == [("scaled", 3), ("scaled", 1)]
         work.end_work()
-        ended = work.ended(timeout_s=60)
+        ended = work.ended()
         assert ended.code == 0, ended.output
-        wait_for(lambda: not jobs(login, work.run), timeout_s=30, what="all nodes that Slurm has back")
+        wait_for(lambda: not jobs(login, work.run), what="all nodes that Slurm has back")
         assert first["host"] in {f"n{number}" for number in lab.nodes}
         over = login.hpcjet("scale", work.run.path, "group=cpu", "nodes=+1")
         assert over.code == 2 and "has ended (done)" in over.output
@@ -97,8 +97,8 @@ def test_scale_grows_with_the_backlog_and_shrinks_when_idle(login: Login, tasks:
     words = ("cluster=lab", *WORDS, "cluster.mem_gb=3", groups(nodes=0, max=3, idle_s=5), "exp.group=cpu")
     launch = login.start("+exp=swe", *words, "engine.latency_s=2", f"run.root={folder}/runs")
     with AtWork(login, folder, launch) as work:
-        wait_for(lambda: bool(list(folder.glob("runs/*/*/submission.json"))), timeout_s=60, what="the run")
-        await_members(work, 3, timeout_s=150)
+        wait_for(lambda: bool(list(folder.glob("runs/*/*/submission.json"))), what="the run")
+        await_members(work, 3)
         ended = work.ended(timeout_s=400)
         assert ended.code == 0, ended.output
         done = recorded(work.run)
@@ -110,12 +110,12 @@ def test_scale_grows_with_the_backlog_and_shrinks_when_idle(login: Login, tasks:
         left = {row["member"]: row["t"] for row in rows if row["event"] == "left"}
         end = next(row["t"] for row in rows if row["event"] == "workload_end")
         assert left[idle[0]["member"]] < end, "it was given back while others worked"
-        wait_for(lambda: not jobs(login, work.run), timeout_s=30, what="all nodes that Slurm has back")
+        wait_for(lambda: not jobs(login, work.run), what="all nodes that Slurm has back")
 
 
 def test_scale_the_keeper_is_killed_and_goes_on_where_it_was(lab: Lab, login: Login, folder: Path) -> None:
     with start_work(login, folder, *WORDS, groups(nodes=0, max=2)) as work:
-        work.await_work(timeout_s=90)
+        work.await_work()
         backlog(work.run, 1, {})
         await_members(work, 1)
         kill_on(lab, work.nodes[0], "hpcjet.elastic.keeper")
@@ -123,5 +123,5 @@ def test_scale_the_keeper_is_killed_and_goes_on_where_it_was(lab: Lab, login: Lo
         await_members(work, 2)
         assert len(list(work.run.allocations.glob("*.json"))) == 2, "nothing was asked for twice"
         work.end_work()
-        ended = work.ended(timeout_s=60)
+        ended = work.ended()
         assert ended.code == 0, ended.output

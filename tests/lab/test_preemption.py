@@ -48,7 +48,7 @@ def at_work(run: RunDir) -> list[dict[str, Any]]:
     return [each for each in members if each["group"] == "cpu" and each["state"] == "joined"]
 
 
-def await_nodes(run: RunDir, number: int, *, timeout_s: float = 120) -> list[dict[str, Any]]:
+def await_nodes(run: RunDir, number: int, *, timeout_s: float = 300) -> list[dict[str, Any]]:
     what = f"{number} nodes at work"
     wait_for(lambda: len(at_work(run)) >= number, timeout_s=timeout_s, what=what)
     return at_work(run)
@@ -61,10 +61,10 @@ def take_away(login: Login, member: dict[str, Any]) -> None:
     taken = login.run("sbatch", "--parsable", *whole, "--wrap", "sleep 8")
     assert taken.code == 0, taken.output
     job = member["job"]
-    wait_for(lambda: state_in_queue(login, job) in ("", "PREEMPTED"), timeout_s=60, what=f"the end of job {job}")
+    wait_for(lambda: state_in_queue(login, job) in ("", "PREEMPTED"), what=f"the end of job {job}")
 
 
-def await_results(work: AtWork, number: int, *, timeout_s: float = 240) -> None:
+def await_results(work: AtWork, number: int, *, timeout_s: float = 300) -> None:
     def there() -> bool:
         assert work.launch.poll() is None, work.launch.communicate()[0]
         return len(recorded(work.run)) >= number
@@ -77,7 +77,7 @@ def test_nothing_is_lost_while_nodes_are_taken_away_and_one_dies(
 ) -> None:
     launch = login.start("+exp=swe", *GROUPS, f"exp.attempts={EACH}", "engine.latency_s=1", f"run.root={folder}/runs")
     with AtWork(login, folder, launch) as work:
-        wait_for(lambda: bool(list(folder.glob("runs/*/*/submission.json"))), timeout_s=30, what="the run")
+        wait_for(lambda: bool(list(folder.glob("runs/*/*/submission.json"))), what="the run")
         grown = []
         for results in (EACH, 2 * EACH, 4 * EACH):
             await_results(work, results)
@@ -126,9 +126,9 @@ def test_a_chain_of_short_allocations_finishes_long_work(login: Login, tasks: No
         "+exp=swe", *limits, "exp.limit=6", "exp.attempts=3", "engine.latency_s=1", f"run.root={folder}/runs"
     )
     with AtWork(login, folder, launch) as work:
-        wait_for(lambda: bool(list(folder.glob("runs/*/*/submission.json"))), timeout_s=30, what="the run")
+        wait_for(lambda: bool(list(folder.glob("runs/*/*/submission.json"))), what="the run")
         start_again_at_once(login, work, work.job)
-        ended = work.ended(timeout_s=60)
+        ended = work.ended()
         assert ended.code == 0 and ended.run, ended.output
         keys = recorded(ended.run)
         assert len(keys) == len(set(keys)) == 18
@@ -145,6 +145,6 @@ def test_max_hours_ends_the_chain(login: Login, folder: Path) -> None:
     words = ("cluster.time_min=1", "run.max_hours=0.015", "cluster.cpus_per_node=1", "cluster.mem_gb=2")
     with start_work(login, folder, *words) as work:
         work.await_work()
-        ended = work.ended(timeout_s=120)
+        ended = work.ended()
         assert ended.code != 0 and "run.max_hours" in ended.output, ended.output
         assert state_in_queue(login, work.job) in ("", "COMPLETING")

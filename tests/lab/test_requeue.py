@@ -6,7 +6,18 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from launching import AtWork, Login, events, recorded, sacct, start_work, state_in_queue, wait_for, wait_until_free
+from launching import (
+    AtWork,
+    Login,
+    busy,
+    events,
+    recorded,
+    sacct,
+    start_work,
+    state_in_queue,
+    wait_for,
+    wait_until_free,
+)
 
 from hpcjet.cluster.state import read_state
 from hpcjet.lab import Lab
@@ -25,9 +36,9 @@ def folder(login: Login) -> Iterator[Path]:
     yield path
 
 
-def start_now(login: Login, job: str, *, timeout_s: float = 60) -> None:
+def start_now(login: Login, job: str) -> None:
     """Slurm holds a requeued job back for two minutes; its owner may say that it need not wait."""
-    wait_for(lambda: state_in_queue(login, job) == "PENDING", timeout_s=timeout_s, what=f"job {job} in the queue again")
+    wait_for(lambda: state_in_queue(login, job) == "PENDING", what=f"job {job} in the queue again")
     done = login.run("scontrol", "update", f"JobId={job}", "StartTime=now")
     assert done.code == 0, done.output
 
@@ -46,13 +57,13 @@ def test_a_head_without_power_the_run_goes_on_after_the_requeue(lab: Lab, login:
             wait_until_free(lab, [worker], timeout_s=30)
             free_s = time.monotonic() - began
             start_now(login, work.job)
-            wait_for(lambda: begun(work, 1), timeout_s=60, what="the second start")
+            wait_for(lambda: begun(work, 1), what="the second start")
             work.end_work()
-            ended = work.ended(timeout_s=30)
+            ended = work.ended()
             assert ended.code == 0, ended.output
         finally:
             lab.restart(head)
-        assert free_s <= 10
+        assert free_s <= 10 * busy()
         assert len(list(work.run.path.glob("logs/*-1"))) == 1
 
 
@@ -60,17 +71,17 @@ def test_a_higher_partition_preempts_a_run_which_goes_on_where_it_was(login: Log
     words = ("cluster=lab", "cluster.partition=spot", "cluster.nodes=2", "cluster.cpus_per_node=2", "cluster.mem_gb=4")
     launch = login.start("+exp=swe", *words, "engine.latency_s=0.3", f"run.root={folder}/runs")
     with AtWork(login, folder, launch) as work:
-        wait_for(lambda: bool(list(folder.glob("runs/*/*"))), timeout_s=30, what="the run")
-        wait_for(lambda: len(recorded(work.run)) >= 2, timeout_s=90, what="two results")
+        wait_for(lambda: bool(list(folder.glob("runs/*/*"))), what="the run")
+        wait_for(lambda: len(recorded(work.run)) >= 2, what="two results")
         job = work.job
         whole = ["--partition=batch", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap", "sleep 8"]
         other = login.run("sbatch", "--parsable", *whole)
         assert other.code == 0, other.output
-        wait_for(lambda: state_in_queue(login, job) == "PENDING", timeout_s=60, what="the run in the queue again")
+        wait_for(lambda: state_in_queue(login, job) == "PENDING", what="the run in the queue again")
         before = recorded(work.run)
-        assert sacct(login, other.output.strip(), timeout_s=60)["state"] == "COMPLETED"
+        assert sacct(login, other.output.strip())["state"] == "COMPLETED"
         start_now(login, job)
-        ended = work.ended(timeout_s=200)
+        ended = work.ended()
         assert ended.code == 0, ended.output
         after = recorded(work.run)
         assert 2 <= len(before) < 8, before
@@ -110,24 +121,24 @@ def test_near_the_time_limit_a_run_stops_and_goes_on_if_it_may(login: Login, fol
             work.await_work()
         jobs = {kind: work.job for kind, work in works.items()}
 
-        start_now(login, jobs["goes-on"], timeout_s=90)
-        wait_for(lambda: begun(works["goes-on"], 1), timeout_s=60, what="the second start")
+        start_now(login, jobs["goes-on"])
+        wait_for(lambda: begun(works["goes-on"], 1), what="the second start")
         works["goes-on"].end_work()
-        ended = works["goes-on"].ended(timeout_s=30)
+        ended = works["goes-on"].ended()
         assert ended.code == 0, ended.output
 
         for kind, reason in (("must-not", ""), ("too-often", "not queued again after 0 restarts")):
-            ended = works[kind].ended(timeout_s=60)
+            ended = works[kind].ended()
             assert ended.code == 130 and "the time limit is near" in ended.output and reason in ended.output, ended
             state = read_state(works[kind].run.state)
             assert state and state.then == "" and state.exit_code == 130
             assert sacct(login, jobs[kind])["code"] == "2:0", "130: sacct shows codes from 128 on less 128"
 
         again = works["no-scontrol"]
-        wait_for(lambda: again.job != jobs["no-scontrol"], timeout_s=60, what="another job")
-        wait_for(lambda: state_in_queue(login, again.job) == "RUNNING", timeout_s=60, what="it running")
+        wait_for(lambda: again.job != jobs["no-scontrol"], what="another job")
+        wait_for(lambda: state_in_queue(login, again.job) == "RUNNING", what="it running")
         again.end_work()
-        ended = again.ended(timeout_s=60)
+        ended = again.ended()
         assert ended.code == 0, ended.output
         assert f"submitted again, as Slurm job {again.job} (restart 1 of at most 20)" in ended.output
 
@@ -142,7 +153,7 @@ def test_a_controller_that_is_away_for_a_minute(lab: Lab, login: Login, folder: 
         finally:
             lab.up(len(lab.nodes))
         work.end_work()
-        ended = work.ended(timeout_s=60)
+        ended = work.ended()
         assert ended.code == 0, ended.output
         assert "Slurm does not answer; still waiting" in ended.output
         assert sacct(login, job)["code"] == "0:0"

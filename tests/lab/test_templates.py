@@ -59,7 +59,7 @@ def test_ray_with_odd_words_goes_on_after_a_requeue(login: Login, folder: Path) 
     (folder / "my program.py").write_text(PROGRAM)
     job = sbatch(login, folder, "ray.sbatch", "python", "my program.py", 'it\'s "a" b', "${HOME}")
     expected = """nodes 2 args ['it\\'s "a" b', '${HOME}'] restart """
-    wait_for(lambda: expected + "0" in log(folder, job), timeout_s=60, what=f"the program: {log(folder, job)}")
+    wait_for(lambda: expected + "0" in log(folder, job), what=f"the program: {log(folder, job)}")
     first = only_run(folder / "runs")
     assert first.path.name.endswith(f"-{job}")
     assert login.run("scontrol", "requeue", job).code == 0
@@ -67,9 +67,9 @@ def test_ray_with_odd_words_goes_on_after_a_requeue(login: Login, folder: Path) 
     def queued() -> bool:
         return "PENDING" in login.run("squeue", "-h", "-j", job, "-o", "%T").output
 
-    wait_for(queued, timeout_s=40, what="the job in the queue again")
+    wait_for(queued, what="the job in the queue again")
     assert login.run("scontrol", "update", f"JobId={job}", "StartTime=now").code == 0
-    wait_for(lambda: expected + "1" in log(folder, job), timeout_s=90, what="the second start")
+    wait_for(lambda: expected + "1" in log(folder, job), what="the second start")
     assert sacct(login, job)["code"] == "7:0"
     assert only_run(folder / "runs") == first, "the same run directory"
     assert len(list(first.path.glob("logs/*/output.log"))) == 2
@@ -79,7 +79,7 @@ def test_torchrun(lab: Lab, login: Login, folder: Path) -> None:
     (folder / "train.py").write_text(TRAIN)
     edit = f"exp.python={programs_python(lab)}"
     job = sbatch(login, folder, "torchrun.sbatch", "python", "train.py", edit=edit)
-    assert sacct(login, job, timeout_s=90)["code"] == "0:0", log(folder, job)
+    assert sacct(login, job)["code"] == "0:0", log(folder, job)
     assert re.findall(r"rank (\d) of 2 on n\d sum 3 ", log(folder, job)), log(folder, job)
 
 
@@ -89,13 +89,13 @@ def test_swe(lab: Lab, login: Login, folder: Path) -> None:
     subprocess.run(["chown", "-R", f"{lab.user.uid}:{lab.user.gid}", folder], check=True)
     words = [f"exp.tasks={folder}/tasks.jsonl", f"exp.repos={folder}/repos", f"exp.trees={folder}/trees"]
     job = sbatch(login, folder, "swe.sbatch", *words, "exp.limit=0", "exp.scaffold=reference")
-    assert sacct(login, job, timeout_s=120)["code"] == "0:0", log(folder, job)
+    assert sacct(login, job)["code"] == "0:0", log(folder, job)
     report = login.report(only_run(folder / "runs"))
     assert (report["tasks"], report["resolved"]) == (3, 3)
 
 
 def test_a_wrong_request_ends_the_job_with_its_message(login: Login, folder: Path) -> None:
     job = sbatch(login, folder, "swe.sbatch", "exp.tasks=/nonexistent")
-    assert sacct(login, job, timeout_s=60)["code"] == "2:0", log(folder, job)
+    assert sacct(login, job)["code"] == "2:0", log(folder, job)
     assert "exp.tasks=/nonexistent holds no tasks.jsonl" in log(folder, job)
     assert not (folder / "runs").exists()
