@@ -1,8 +1,11 @@
 """What the soak (tests/bench/swarm_soak.py) makes of what it sees."""
 
+import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 
 from soak_kills import SETTLED, Kill, Kills, pause, table
-from soak_samples import Sample, Seen, complaints, courses, theil_sen
+from soak_samples import Sample, Seen, complaints, courses, size_of, theil_sen
 
 from hpcjet.swarm.watch.told import Loss
 
@@ -82,6 +85,21 @@ def test_a_slope_is_that_of_most() -> None:
     line[50] = 50, 1e9
     assert theil_sen(line) == pytest.approx(3.0)
     assert theil_sen([(7, 1.0), (7, 2.0)]) == 0.0
+
+
+def test_a_folder_that_goes_while_it_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("gone", "stays"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_bytes(b"x" * 5000)
+    scandir = os.scandir
+
+    def and_it_goes(path: str) -> Any:
+        if str(path).endswith("gone"):
+            shutil.rmtree(path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", and_it_goes)
+    assert 5000 <= size_of(tmp_path) < 10_000
 
 
 def loss(what: str, at: float, seconds: float | None) -> Loss:
