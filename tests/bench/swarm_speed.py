@@ -38,7 +38,7 @@ from hpcjet.swarm.trainers import Trainers
 
 System = Callable[[], Spent]
 OVERLAP = "overlap"
-FLAT_AGENTS, FLAT_STEPS = 10_000, 20
+FLAT_AGENTS, FLAT_STEPS = 10_000, 10
 """In flight, and steps of an iteration: more of both only take longer."""
 
 

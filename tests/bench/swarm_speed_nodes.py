@@ -52,6 +52,7 @@ def single(updates: int) -> dict[str, float]:
     mine, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_train, args=(theirs, updates))
     process.start()
+    theirs.close()  # if it fails there is an end
     found: dict[str, float] = mine.recv()
     process.join()
     return found
