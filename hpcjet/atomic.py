@@ -8,7 +8,10 @@ from pathlib import Path
 
 
 def atomic_write(path: Path, data: bytes | str, mode: int = 0o600) -> None:
-    """Write a file so that readers, and a crash at any moment, see the old content or the new, never a part."""
+    """Write a file so that readers, and a crash at any moment, see the old content or the new, never a part.
+
+    It has exactly this mode, whatever the umask.
+    """
     with replacing(path, mode=mode) as descriptor:
         view = memoryview(data.encode() if isinstance(data, str) else data)
         while view:

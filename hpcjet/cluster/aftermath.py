@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -60,11 +61,18 @@ def _last_word(plan: Plan, before: RunState | None) -> RunState:
 
 
 def _sweep_on(plan: Plan, hosts: list[str]) -> None:
-    for words in sweep_steps(plan, hosts, os.environ):
-        try:
-            subprocess.run(words, timeout=SWEEP_S, check=False)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            print(f"hpcjet: temp folders may be left on {', '.join(hosts)}: {error}", file=sys.stderr)
+    deadline = time.monotonic() + SWEEP_S
+    steps: list[subprocess.Popen[bytes]] = []
+    try:
+        steps += [subprocess.Popen(words) for words in sweep_steps(plan, hosts, os.environ)]
+        for step in steps:
+            step.wait(max(0.0, deadline - time.monotonic()))
+    except (OSError, subprocess.TimeoutExpired) as error:
+        print(f"hpcjet: temp folders may be left on {', '.join(hosts)}: {error}", file=sys.stderr)
+    finally:
+        for step in steps:
+            step.kill()
+            step.wait()
 
 
 def sweep_steps(plan: Plan, hosts: Sequence[str], env: Mapping[str, str]) -> list[list[str]]:

@@ -79,8 +79,10 @@ class Sandbox(Living):
         return folder / "scratch"
 
     def close(self) -> None:
-        super().close()
-        self._own.close()
+        try:
+            super().close()
+        finally:
+            self._own.close()
 
 
 Arguments = ParamSpec("Arguments")

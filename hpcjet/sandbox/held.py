@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +31,7 @@ def hold(folder: Path) -> int:
     descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.write(descriptor, _here())
         # Under its own name only once it is locked: another process that sweeps may look at any moment.
         made.rename(folder / OWNER)
     except BaseException:
@@ -48,29 +50,35 @@ def left_behind(base: Path, *, prefix: str) -> Iterator[Path]:
 
 def _is_let_go(folder: Path) -> bool:
     try:
-        descriptor = os.open(folder / OWNER, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = os.open(folder / OWNER, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.read(descriptor, 1024) in (b"", _here())
     except BlockingIOError:
         return False
     finally:
         os.close(descriptor)
-    return True
+
+
+def _here() -> bytes:
+    """The host: in a folder that several share, a lock may be known on one of them only."""
+    return socket.gethostname().encode()
 
 
 @contextlib.contextmanager
 def temp_folder(base: Path, name: str) -> Iterator[Path]:
     """A new folder in `base`, gone after the block; if this process is killed, remove_left of another removes it."""
     folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{name}-", dir=base))
-    descriptor = -1
+    descriptor, owner = -1, os.getpid()
     try:
         descriptor = hold(folder)
         yield folder
     finally:
-        with contextlib.suppress(OSError):  # after an interrupt something may still be written there
-            remove_tree(folder)
+        if os.getpid() == owner:  # not in a fork that ends
+            with contextlib.suppress(OSError):  # after an interrupt something may still be written there
+                remove_tree(folder)
         if descriptor >= 0:
             os.close(descriptor)
 

@@ -48,6 +48,9 @@ def _owner(pid: int) -> str:
     return f"{_namespace()}:{pid}:{_began(pid)}"
 
 
+os.register_at_fork(after_in_child=_owner.cache_clear)
+
+
 def start_guard() -> None:
     """Start the process that ends what this one leaves. Raises OSError.
 
@@ -86,7 +89,8 @@ def soon(end: Callable[..., None], *arguments: object) -> None:
     """Call one of these in a thread that nobody waits for: who looks at a process that hangs in a file system hangs
     with it. What is not done when this process ends is left to its guard, or to the next probe.
     """
-    threading.Thread(target=end, args=arguments, name="hpcjet-orphans", daemon=True).start()
+    with contextlib.suppress(RuntimeError):  # no room for a thread
+        threading.Thread(target=end, args=arguments, name="hpcjet-orphans", daemon=True).start()
 
 
 def end_start(mark: dict[str, str]) -> None:

@@ -2,9 +2,12 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from hpcjet.cluster.leftovers import OWNER, held, hold, sweep
 
@@ -39,6 +42,18 @@ def test_kill_9_lets_go(tmp_path: Path) -> None:
         agent.send_signal(signal.SIGKILL)
     sweep(tmp_path)
     assert not folder.exists()
+
+
+def test_what_a_process_on_another_host_holds_stays_though_its_lock_is_not_known_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "hj-there"
+    folder.mkdir()
+    with monkeypatch.context() as there:
+        there.setattr(socket, "gethostname", lambda: "another")
+        os.close(hold(folder))
+    sweep(tmp_path)
+    assert folder.exists()
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:

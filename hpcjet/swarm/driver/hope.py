@@ -22,15 +22,18 @@ class Hope:
 
     def __init__(self) -> None:
         self._lost_since: float | None = None
+        self._came = False
+        """An episode that ended."""
 
     def look(self, seats: Collection[Seat], *, last: bool = False) -> None:
-        """Raises WorkloadError once there is none; with `last` without waiting for better times."""
+        """Raises WorkloadError once there is none; with `last` without waiting for better times, if none ever came."""
+        self._came = self._came or any(seat.status and seat.status.episodes for seat in seats)
         if not seats or any(seat.in_vain < MOST_IN_VAIN for seat in seats):
             self._lost_since = None
             return
         now = time.monotonic()
         self._lost_since = now if self._lost_since is None else self._lost_since
-        if last or now > self._lost_since + STAYS_S:
+        if (last and not self._came) or now > self._lost_since + STAYS_S:
             faults = list(dict.fromkeys(seat.fault for seat in seats if seat.fault))
             more = f" (and {len(faults) - NAMED} more)" if len(faults) > NAMED else ""
             raise WorkloadError(

@@ -169,7 +169,8 @@ class Plane:
     def _replace(self) -> None:
         """Servers whose node is gone begin empty elsewhere, and follow the other one."""
         for name, (ending, nodes, primary) in list(self._replaced.items()):
-            there = [node for node in nodes if node.node_id in self._on]
+            # Those of then may all be gone by now too.
+            there = [node for node in nodes if node.node_id in self._on] or list(self._on.values())
             if not there or not ending.over():
                 continue
             del self._replaced[name]

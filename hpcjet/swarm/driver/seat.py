@@ -6,6 +6,7 @@ from typing import Any
 
 from hpcjet.swarm.actors import Ending
 from hpcjet.swarm.hosts import HostState, HostStatus
+from hpcjet.swarm.hosts.tally import LONG_LIFE
 from hpcjet.swarm.watch import SeatFacts
 
 
@@ -63,7 +64,7 @@ class Seat:
         self.status = status
         if status.fragments:
             self.failures = 0
-        if status.episodes:
+        if status.episodes or status.world_steps >= LONG_LIFE * self.worlds:
             self.vain_before = 0
         self.faults += len(status.faults)
         self.fault = status.faults[-1] if status.faults else self.fault

@@ -82,6 +82,7 @@ class Seats:
         One whose host before has not ended, since its node is gone and Ray has not seen it, waits on. Raises
         WorkloadError for a seat whose hosts die again and again, BootstrapError for one whose host never ends.
         """
+        begun = False
         for name, node_id in placed.items():
             seat = self.all[name]
             if seat.failures >= MAX_FAILURES:
@@ -93,7 +94,8 @@ class Seats:
             seat.node_id, seat.status, seat.asked = node_id, None, None
             seat.actor = start_host(node_id, self._spec(seat), seat.attempt, state=seat.state)
             seat.run = seat.actor.run.remote()
-        if placed:
+            begun = True
+        if begun:
             self._layout.write(self.all.values())
 
     def look(self) -> None:

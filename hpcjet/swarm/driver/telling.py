@@ -17,8 +17,8 @@ SEATS_S = 5.0
 """Between two writes of seats.json."""
 PLAY_S = 300.0
 """So long the last episodes may take."""
-MOST_FAULTS = 10
-"""Of worlds, in the log at a time."""
+MOST_FAULTS, FAULTS_S = 100, 600.0
+"""Of worlds: so many are in the log of so many seconds."""
 
 
 class Telling:
@@ -33,6 +33,7 @@ class Telling:
         self._row: Row = {}
         self._fault, self._fault_is_new = "", False
         """Of a world, and whether it came after the last row."""
+        self._faults_told, self._faults_until = 0, 0.0
         self._evaluation: Row = {}
         self._next_seats = 0.0
         self._played = 0
@@ -81,7 +82,8 @@ class Telling:
         self._metrics.write(self._row)
 
     def take_late(self) -> None:
-        """Episodes that were told after the last update belong to it."""
+        """Episodes that were told after the last update belong to it; faults are told."""
+        self._tell_faults()
         if self._row and (late := self._seats.take_episodes()):
             self._row |= rows.of_episodes([*self._episodes, *late])
             self._metrics.write(self._row)
@@ -108,8 +110,11 @@ class Telling:
     def _tell_faults(self) -> None:
         """Also where no update is made, since all worlds fail."""
         faults = self._seats.take_faults()
-        for fault in faults[:MOST_FAULTS]:
+        if (now := time.monotonic()) > self._faults_until:
+            self._faults_until, self._faults_told = now + FAULTS_S, 0
+        for fault in faults[: MOST_FAULTS - self._faults_told]:
             _log.warning("%s", fault)
+        self._faults_told = min(self._faults_told + len(faults), MOST_FAULTS)
         if faults:
             self._fault, self._fault_is_new = faults[-1], True
 

@@ -16,7 +16,8 @@ class Used:
 
     def __init__(self, batch: int, held: int) -> None:
         """`batch`: fragments of an update; `held`: those that pools keep, since they are used again."""
-        self._kept = max(RECENT * batch, held)
+        # Twice: those that were evicted since are among them.
+        self._kept = max(RECENT * batch, 2 * held)
         self._times: dict[Key, int] = {}
 
     def add(self, keys: Iterable[Key]) -> None:

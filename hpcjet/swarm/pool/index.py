@@ -107,6 +107,8 @@ class Index:
         if 0 < self.config.max_times <= used:
             return Verdict.counted
         if entry.version > self.budget.version or not self.budget.freshness.allows(entry.version):
+            if used:
+                return Verdict.counted
             self.sources.give_up(entry.source, 1)
             self.counts.losses.stale += 1
             return Verdict.stale

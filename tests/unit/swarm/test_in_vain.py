@@ -208,6 +208,24 @@ def test_it_ends_while_hosts_stand_and_at_its_end_at_once(hosts: Hosts) -> None:
         hosts.look()
 
 
+def test_worlds_that_all_fail_when_the_goal_is_reached_take_nothing_away(hosts: Hosts) -> None:
+    hosts.says = {name: status(name, episodes=[ENDED]) for name in hosts.names}
+    hosts.seats.ask(0.0)
+    hosts.look()
+    hosts.says = {name: status(name, fragments=9, in_vain=3, faults=[str(FAULT)]) for name in hosts.names}
+    hosts.seats.ask(0.0)
+    hosts.hope.look(hosts.seats.all.values(), last=True)
+
+
+def test_deaths_far_apart_of_worlds_whose_episodes_never_end_are_not_in_a_row(hosts: Hosts) -> None:
+    for _ in range(9):
+        hosts.says = {name: status(name, fragments=9, world_steps=2 * LONG_LIFE) for name in hosts.names}
+        hosts.seats.ask(0.0)
+        hosts.end(ray.exceptions.ActorDiedError(), *hosts.names, fragments=9, world_steps=2 * LONG_LIFE)
+        hosts.later()
+        hosts.look()
+
+
 def test_a_seat_whose_worlds_do_not_fail_keeps_the_run_going(hosts: Hosts) -> None:
     for _ in range(9):
         hosts.end(FAULT, hosts.names[0], fragments=9)

@@ -296,6 +296,30 @@ def test_nobody_waits_for_ray_to_see_that_a_node_is_gone(tmp_path: Path, monkeyp
     assert [name for name, _ in started] == [server] and started[0][1] == plane._servers[server] not in others
 
 
+def test_a_server_begins_on_a_node_that_came_later_where_all_others_went(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exp = compose(["+exp=formation"]).exp
+    assert isinstance(exp, SwarmConfig)
+    b, c, d = (node(name, cpus=2) for name in "bcd")
+    plane = Plane(exp, b.node_id, Losses(tmp_path / "losses.jsonl"))
+    started: list[str] = []
+    start = SimpleNamespace(remote=lambda: None)
+
+    def start_server(_kind: object, name: str, node_id: str, *_: object) -> Any:
+        started.append(node_id)
+        return SimpleNamespace(start=start)
+
+    monkeypatch.setattr(plane_module, "start_actor", start_server)
+    plane._servers = dict.fromkeys(plane_module.SERVERS, "id-of-a")
+    plane._replaced = {plane_module.SERVERS[0]: (Ends("a"), [b, c], b)}
+    plane._replace()
+    assert not started and plane._replaced
+    plane._on[d.node_id] = d
+    plane._replace()
+    assert started == [d.node_id] and not plane._replaced
+
+
 def test_a_seat_whose_host_has_not_ended_waits_and_the_others_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
