@@ -31,8 +31,6 @@ PAUSE_S = 0.02
 _GUARD = 'read -r _; exec "$@"'
 """A shell waits, since an interpreter would take ten times its memory, for as long as the owner lives."""
 _count = itertools.count()
-_guards: list[subprocess.Popen[bytes]] = []
-"""Of this process, and of those that it is a fork of."""
 _alive = -1
 """The guard waits until this is closed, with this process at the latest."""
 
@@ -46,9 +44,6 @@ def new_mark() -> dict[str, str]:
 def _owner(pid: int) -> str:
     """A living process, unlike all others that have or had its id: process namespace, id, and when it began."""
     return f"{_namespace()}:{pid}:{_began(pid)}"
-
-
-os.register_at_fork(after_in_child=_owner.cache_clear)
 
 
 def start_guard() -> None:
@@ -71,9 +66,7 @@ def start_guard() -> None:
         raise
     finally:
         os.close(waits)
-    if not _guards:
-        os.register_at_fork(after_in_child=_let_go)
-    _guards.append(guard)
+    guard.returncode = 0  # it outlives this process, and Python is not to warn of that
     _alive = alive
 
 
@@ -83,6 +76,10 @@ def _let_go() -> None:
     if _alive >= 0:
         os.close(_alive)
         _alive = -1
+    _owner.cache_clear()
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 def soon(end: Callable[..., None], *arguments: object) -> None:
