@@ -51,6 +51,15 @@ def patient(stub: StubReplica, tmp_path: Path) -> Iterator[Gateway]:
     one.stop()
 
 
+@pytest.fixture
+def unlimited(stub: StubReplica, tmp_path: Path) -> Iterator[Gateway]:
+    """Which gives up nothing while a test lasts."""
+    one = new_gateway(stub, tmp_path, limits=Limits(total_s=600, try_s=600, stall_s=600))
+    started(one)
+    yield one
+    one.stop()
+
+
 def new_gateway(stub: StubReplica, folder: Path, **more: Any) -> Gateway:
     given: dict[str, Any] = {"record": Recording.logprobs, "limits": LIMITS, "api_key": KEY, "port": free_port()} | more
     return Gateway(stub.url, SECRET, folder / "records", host=HOST, log=folder / "gateway.log", **given)
@@ -234,14 +243,14 @@ def test_a_stream_that_breaks_off_never_looks_whole(
 
 @pytest.mark.parametrize("streaming", [False, True], ids=["whole", "stream"])
 def test_a_client_that_hangs_up_ends_the_request_at_the_engine(
-    gateway: Gateway, stub: StubReplica, tmp_path: Path, streaming: bool
+    unlimited: Gateway, stub: StubReplica, tmp_path: Path, streaming: bool
 ) -> None:
     stub.set(chances={"slow": 1} if streaming else {"hang": 1}, tokens=50)
     with pytest.raises((Late, Unanswered)):
-        ask(endpoint(gateway), timeout_s=4, stream=streaming)
+        ask(endpoint(unlimited), timeout_s=4, stream=streaming)
     wait_until(lambda: stub.seen()["seen"].get("client gone"))
     wait_until(lambda: [call.error for call in read_calls(tmp_path / "records")] == ["gone"])
-    assert "hpcjet_gateway_in_flight 0" in gateway.metrics()
+    assert "hpcjet_gateway_in_flight 0" in unlimited.metrics()
 
 
 def test_killed_with_9_it_comes_back_and_what_was_answered_is_recorded(gateway: Gateway, tmp_path: Path) -> None:

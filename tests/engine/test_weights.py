@@ -103,7 +103,7 @@ class Session(threading.Thread):
     def run(self) -> None:
         while not self._until.is_set():
             url = f"{self._where.base_url}/chat/completions"
-            answer = request("POST", url, timeout_s=120, api_key=self._where.api_key, body=body())
+            answer = request("POST", url, timeout_s=120, api_key=self._where.api_key, body=body(max_tokens=64))
             self.statuses.append(answer.status)
 
 

@@ -8,7 +8,7 @@ from swarm_scene import play
 
 @pytest.mark.slow
 def test_weights_and_fragments_on_two_nodes_that_lose_primary_index_and_node() -> None:
-    found = play(Path(__file__).parent / "swarm_data_plane.py", timeout_s=300)
+    found = play(Path(__file__).parent / "swarm_data_plane.py", timeout_s=850)
     first, later = found.pop("first epoch"), found.pop("later epoch")
     assert later > first
     assert found == {
