@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -145,6 +146,12 @@ def processes_showing(path: Path) -> list[int]:
             if str(path) in mounts:
                 found.append(int(process.name))
     return found
+
+
+def descriptors() -> int:
+    """How many are open here, without those of the thread that looks for remains of starts."""
+    wait_for(lambda: not any(thread.name == "hpcjet-orphans" for thread in threading.enumerate()))
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def wait_for(condition: Callable[[], object], *, timeout_s: float = 300) -> None:

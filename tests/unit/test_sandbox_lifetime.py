@@ -20,6 +20,7 @@ import pytest
 from sandbox_scenes import (  # noqa: F401 (fixtures)
     config,
     config_of,
+    descriptors,
     hand_over,
     make_tree,
     opened,
@@ -54,24 +55,23 @@ def test_two_hundred_sandboxes_leave_no_descriptor_process_or_folder(
 
     once(-1)  # threads and their descriptors are there from now on
     gc.collect()  # what earlier tests left
-    before, children = len(list(Path("/proc/self/fd").iterdir())), psutil.Process().children()
+    before, children = descriptors(), psutil.Process().children()
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(once, range(200)))
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert descriptors() == before
     assert not processes_showing(place)
     assert [path.name for path in place.iterdir()] == ["tree"]
     assert set(psutil.Process().children()) <= set(children), "no zombie either"
 
 
 def test_a_failed_start_leaves_nothing(overlay: SandboxConfig, place: Path, tree: Path) -> None:
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = descriptors()
     missing = Mount(source=place / "not-there", target="/data")
     with pytest.raises(SandboxError, match="not-there"):
         open_sandbox(overlay, SandboxSpec(scratch=place / "s", mounts=(missing,)))
     with pytest.raises(SandboxError, match="no-such-tree"):
         open_sandbox(overlay, SandboxSpec(scratch=place / "s", view=View(lowers=(place / "no-such-tree",), at="/t")))
-    # Equal at last: a thread looks for remains of the start.
-    wait_for(lambda: len(list(Path("/proc/self/fd").iterdir())) == before)
+    assert descriptors() == before
     assert [path.name for path in place.iterdir()] == ["tree"]
 
 

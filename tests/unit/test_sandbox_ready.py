@@ -16,6 +16,7 @@ import psutil
 import pytest
 from sandbox_scenes import (  # noqa: F401 (fixtures)
     config_of,
+    descriptors,
     make_tree,
     output,
     place,
@@ -154,12 +155,12 @@ def test_nothing_is_left(spec: SandboxSpec, place: Path) -> None:
     with ReadySandboxes(config, spec, folder=place / "warm", num=1) as ready:
         ready.wait(300)
     gc.collect()  # what earlier tests left
-    before, children = len(list(Path("/proc/self/fd").iterdir())), set(psutil.Process().children())
+    before, children = descriptors(), set(psutil.Process().children())
     with ReadySandboxes(config, spec, folder=place / "ready", num=3) as ready:
         assert ready.wait(300) == 3
         with open_sandbox(config, spec, ready=ready):
             pass
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert descriptors() == before
     assert set(psutil.Process().children()) == children
     assert sorted(path.name for path in place.iterdir()) == ["shown", "tree"]
     wait_for(lambda: not processes_showing(place))
