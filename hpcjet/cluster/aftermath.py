@@ -22,8 +22,9 @@ from hpcjet.rundir import path_name
 from hpcjet.slurm.het import component_hosts
 from hpcjet.slurm.requeue import element_id
 
-SWEEP_S = 15.0
-"""For the lost nodes to be swept: on a busy one a program takes its time to start; those without power never answer."""
+SWEEP_S = 5.0
+"""For the lost nodes to be swept. Those without power never answer, and the job must have ended before Slurm misses them
+too, else it calls a run that ended well NODE_FAIL; what is left on a busy node the next agent there removes."""
 
 
 def aftermath(plan: Plan) -> None:

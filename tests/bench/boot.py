@@ -81,7 +81,7 @@ def by_hand(login: Login, name: str, body: str, folder: Path, *, nodes: int) -> 
     for file, text in {"work.py": WORK, "job.sbatch": f"{header}cd {place}\n{body}"}.items():
         made = login.run("bash", "-c", f"mkdir -p {place} && cat > {place}/{file} <<'E'\n{text}E\n")
         assert made.code == 0, made.output
-    done = login.run("sbatch", "-W", "-o", f"{place}/out", f"{place}/job.sbatch", timeout_s=300)
+    done = login.run("sbatch", "-W", "-o", f"{place}/out", f"{place}/job.sbatch", timeout_s=600)
     output = (place / "out").read_text()
     assert done.code == 0 and "['n" in output, done.output + output
     return figures(output, work_done=float(output.split("WORKDONE ")[1].split()[0]))

@@ -57,7 +57,9 @@ def test_an_ordinary_user_runs_on_three_nodes(lab: Lab) -> None:
     done = lab.run_as_user(["srun", "--nodes=3", "--ntasks-per-node=1", "bash", "-c", script])
     assert done.returncode == 0, done.stderr
     home = lab.user.home
-    assert sorted(done.stdout.splitlines()) == [f"hpcjet-lab n{i} 10.77.0.{10 + i} {home}" for i in (1, 2, 3)]
+    # Any three: a job of an earlier test may still be ending on one.
+    said = done.stdout.splitlines()
+    assert len(set(said)) == 3 and {*said} <= {f"hpcjet-lab n{i} 10.77.0.{10 + i} {home}" for i in (1, 2, 3, 4)}
 
 
 def test_names_resolve_on_login_and_nodes(lab: Lab) -> None:
