@@ -23,8 +23,8 @@ from hpcjet.slurm.het import component_hosts
 from hpcjet.slurm.requeue import element_id
 
 SWEEP_S = 5.0
-"""For the lost nodes to be swept. Those without power never answer, and the job must have ended before Slurm misses them
-too, else it calls a run that ended well NODE_FAIL; what is left on a busy node the next agent there removes."""
+"""For the lost nodes to be swept. Those without power never answer, and the job must end before Slurm misses them too,
+else it calls a run that ended well NODE_FAIL. What is left on a busy node the next agent there removes."""
 
 
 def aftermath(plan: Plan) -> None:
