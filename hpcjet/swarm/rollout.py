@@ -6,6 +6,7 @@ from collections.abc import Callable
 from hpcjet.errors import WorldError
 from hpcjet.swarm.acting import Actor
 from hpcjet.swarm.fragment import Fragment, Recorder
+from hpcjet.swarm.recording import record, recorders_of
 from hpcjet.swarm.vector import Episode, Turn, WorldVector
 
 
@@ -14,7 +15,7 @@ class Rollout:
 
     def __init__(self, vector: WorldVector, actor: Actor, steps: int) -> None:
         self.vector, self.actor, self.steps = vector, actor, steps
-        self.recorders, self._spare = self._made(), dict[str, Recorder]()
+        self.recorders, self._spare = recorders_of(self.vector.spec, self.steps), dict[str, Recorder]()
         self.turn: Turn | None = None
         self._done = steps
         self._forget()
@@ -36,7 +37,7 @@ class Rollout:
         """
         self._forget()
         if keep:
-            self.recorders, self._spare = self._spare or self._made(), self.recorders
+            self.recorders, self._spare = self._spare or recorders_of(self.vector.spec, self.steps), self.recorders
         if self.turn is None:
             self.turn = self.vector.reset()
             self.faults += self.turn.faults
@@ -62,13 +63,7 @@ class Rollout:
         assert self.turn is not None, "begun"
         acts = self.actor.act(self.turn)
         self.turn = turn = self.vector.step({name: group.action for name, group in acts.items()})
-        for name, recorder in self.recorders.items():
-            did = acts[name]
-            value = 0.0 if did.value is None else did.value
-            recorder.add(
-                did.action, turn.groups[name], log_prob=did.log_prob, value=value, state=turn.state,
-                final_state=turn.final_state,
-            )  # fmt: skip
+        record(self.recorders, acts, turn)
         self.episodes += turn.episodes
         self.faults += turn.faults
 
@@ -77,10 +72,3 @@ class Rollout:
         self.episodes: list[Episode] = []
         self.faults: list[WorldError] = []
         self.seconds = 0.0
-
-    def _made(self) -> dict[str, Recorder]:
-        spec = self.vector.spec
-        return {
-            name: Recorder(group, spec.worlds, self.steps, state_size=spec.state_size)
-            for name, group in spec.groups.items()
-        }

@@ -5,14 +5,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from hpcjet.config.check import bad
-from hpcjet.swarm.acting import Actor, GroupActs
+from hpcjet.swarm.acting import Actor
 from hpcjet.swarm.environment import make_vector
-from hpcjet.swarm.fragment import Fragment, Recorder
+from hpcjet.swarm.fragment import Fragment
 from hpcjet.swarm.hosts.seeds import acting_seed, worlds_seed
 from hpcjet.swarm.hosts.spec import HostSpec, HostState
 from hpcjet.swarm.hosts.tally import Tally
 from hpcjet.swarm.policy.backends import backend
 from hpcjet.swarm.policy.routes import Route, policy_specs, routes
+from hpcjet.swarm.recording import record, recorders_of
 from hpcjet.swarm.vector import Resumable, Turn, VectorSpec
 from hpcjet.swarm.worlds import Worlds
 
@@ -44,10 +45,7 @@ class Seat:
         seed = acting_seed(spec.seed, spec.first_world, self.life)
         self.seeds = seed, worlds_seed(spec.seed, self.life)
         self.actor = Actor(form, self.routes, self.policies, seed=seed, with_values=spec.with_values)
-        self.recorders = {
-            name: Recorder(group, form.worlds, spec.steps, state_size=form.state_size)
-            for name, group in form.groups.items()
-        }
+        self.recorders = recorders_of(form, spec.steps)
         self.since: tuple[str, float] | None = None
         """What the vector is doing, and since when (monotonic seconds)."""
         self._turn: Turn | None = None
@@ -89,21 +87,12 @@ class Seat:
             turn = self._turn = self.vector.step({name: group.action for name, group in acts.items()})
             self.since = None
             stepped = clock()
-            self._record(acts, turn)
+            record(self.recorders, acts, turn)
             tally.note(turn, acted - began, stepped - acted, clock() - stepped)
         return [(route, self._part(route)) for route in self.routes]
 
     def close(self) -> None:
         self.vector.close()
-
-    def _record(self, acts: dict[str, GroupActs], turn: Turn) -> None:
-        for name, recorder in self.recorders.items():
-            did = acts[name]
-            value = 0.0 if did.value is None else did.value
-            recorder.add(
-                did.action, turn.groups[name], log_prob=did.log_prob, value=value, state=turn.state,
-                final_state=turn.final_state,
-            )  # fmt: skip
 
     def _part(self, route: Route) -> Fragment:
         whole = self.recorders[route.group].fragment
