@@ -33,6 +33,9 @@ pytest.importorskip("vllm_router")
 SESSIONS = 8
 # Longer than a block of the prefix cache: keys and values of old weights would show.
 PROMPT = "the quick brown fox jumps over the lazy dog while it writes def double(x): return x + x " * 12
+FIRST = 8
+"""Ids of an answer that are compared. One prompt and no chance give the same ones whoever else is asked beside; later
+ones do not: how many are computed at once changes the last bits, and the logits of a random model lie close."""
 LOST: dict[str, str] = {}
 
 
@@ -139,10 +142,10 @@ def test_weights_change_under_load(way: Way, model: Path, other_model: Path) -> 
     answers: dict[int, set[tuple[int, ...]]] = defaultdict(set)
     for call in sorted(calls, key=lambda each: each.ended):
         seen[call.attempt].append(int(call.model_version))
-        answers[int(call.model_version)].add(tuple(call.choices[0]["ids"]))
+        answers[int(call.model_version)].add(tuple(call.choices[0]["ids"][:FIRST]))
     assert len(seen) == SESSIONS
     assert all(versions == sorted(versions) and {*versions} == {0, 1, 2} for versions in seen.values()), seen
-    # One prompt, no chance: nothing of one model's keys and values is left in the other's answers.
+    # Nothing of one model's keys and values is left in the other's answers.
     assert len(answers[0]) == len(answers[1]) == 1 and answers[0] == answers[2] != answers[1]
     assert max(call.tries for call in calls) > 1, "none was asked again"
 

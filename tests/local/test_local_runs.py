@@ -167,9 +167,11 @@ def test_mixed_behaviour_is_judged_attempt_by_attempt(scene: Scene) -> None:
 
 def test_kill_9_of_the_driver_then_resume_at_once(scene: Scene) -> None:
     with scene.started("engine.latency_s=0.4", "exp.attempts=3", "exp.cpus=0.5") as (launch, run):
+        driver = driver_of(run)
+        driver.suspend()  # a busy machine may take longer for the next command than the run takes to its end
         busy = hpcjet("resume", run.path)
         assert busy.returncode == 2 and "is in use by another launch" in busy.stdout, busy.stdout
-        driver_of(run).kill()
+        driver.kill()
         output = launch.communicate(timeout=PATIENCE_S)[0]
     assert launch.returncode == 1 and "ended by SIGKILL" in output, output
     assert not processes_of(run)
@@ -195,7 +197,8 @@ def test_kill_9_of_the_node_agent_leaves_no_process(scene: Scene) -> None:
 
 
 def test_cancel_then_resume(scene: Scene) -> None:
-    with scene.started("engine.latency_s=0.4", "exp.attempts=3", "exp.cpus=0.5") as (launch, run):
+    # Slow calls: a busy machine takes long to start `hpcjet cancel`.
+    with scene.started("engine.latency_s=1", "exp.attempts=3", "exp.cpus=0.5") as (launch, run):
         assert hpcjet("cancel", run.path).returncode == 0
         output = launch.communicate(timeout=PATIENCE_S)[0]
     assert launch.returncode == 130, output
