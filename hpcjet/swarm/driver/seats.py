@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from hpcjet.errors import ConfigError, HpcjetError, WorkloadError, WorldError
 from hpcjet.swarm.actors import Ending
@@ -107,8 +108,10 @@ class Seats:
 
         runs = {seat.run: seat for seat in self.all.values() if seat.node_id}
         done, _ = ray.wait(list(runs), num_returns=len(runs), timeout=0) if runs else ([], [])
-        for run in done:
-            self._ended(runs[run])
+        ends = [(runs[run], *_end_of(run)) for run in done]
+        self._last_words([seat for seat, _, is_there in ends if is_there])
+        for seat, why, _ in ends:
+            self._ended(seat, why)
         self._take()
         if time.monotonic() > self._asked_at + STATUS_S:
             self._ask()
@@ -198,27 +201,18 @@ class Seats:
             self.told.episodes += status.episodes
             self.told.faults += status.faults
 
-    def _last_words(self, seat: Seat) -> None:
-        """Of a host that has ended and whose process is still there."""
+    def _last_words(self, seats: Sequence[Seat]) -> None:
+        """Of hosts that have ended and whose processes are still there; all together get the time that one gets."""
         import ray
 
-        for _ in range(2):  # what it was asked before may have been answered before its end
-            if seat.asked is None:
-                seat.asked = seat.actor.status.remote()
-            ray.wait([seat.asked], timeout=LAST_WORDS_S)
+        for _ in range(2 if seats else 0):  # what they were asked before may have been answered before their end
+            for seat in seats:
+                if seat.asked is None:
+                    seat.asked = seat.actor.status.remote()
+            ray.wait([seat.asked for seat in seats], num_returns=len(seats), timeout=LAST_WORDS_S)
             self._take()
 
-    def _ended(self, seat: Seat) -> None:
-        import ray
-
-        try:
-            ray.get(seat.run)
-            why: BaseException = WorkloadError("it stopped without being told to")
-        except ray.exceptions.RayTaskError as error:
-            why = error.cause if isinstance(error.cause, BaseException) else error
-            self._last_words(seat)
-        except no_answer() as error:
-            why = error
+    def _ended(self, seat: Seat, why: BaseException) -> None:
         if isinstance(why, ConfigError):
             raise WorkloadError(f"{seat.name}: {why}")
         text = f"{type(why).__name__}: {str(why).strip().partition(chr(10))[0]}"
@@ -233,6 +227,19 @@ class Seats:
         seat.not_before = time.monotonic() + BACK_OFF_S[min(seat.failures, len(BACK_OFF_S) - 1)]
         lost = self.take_off([seat])
         self._losses.lost(f"the host of {seat.name} ({text})", self.again([seat]), fragments=lost)
+
+
+def _end_of(run: Any) -> tuple[BaseException, bool]:
+    """Why the call of a host came to its end, and whether the host's process is still there to tell of it."""
+    import ray
+
+    try:
+        ray.get(run)
+    except ray.exceptions.RayTaskError as error:
+        return (error.cause if isinstance(error.cause, BaseException) else error), True
+    except no_answer() as error:
+        return error, False
+    return WorkloadError("it stopped without being told to"), False
 
 
 def _given_up(seat: Seat) -> WorkloadError:

@@ -241,6 +241,23 @@ def test_episodes_that_ended_before_the_worlds_failed_count_though_nobody_had_as
     assert len(hosts.seats.take_episodes()) >= 2 * 9
 
 
+def test_hosts_that_hang_at_their_end_hold_up_the_driver_together_as_long_as_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    hosts = Hosts(monkeypatch, tmp_path, seats=20)
+    speaks, waited = hosts.names[7], []
+
+    def wait(calls: list[tuple[str, str]], *, timeout: float, **_: object) -> tuple[list[tuple[str, str]], list[Any]]:
+        waited.append(timeout)
+        return [call for call in calls if hosts.over(call) and call in (*runs, ("status", speaks))], []
+
+    runs = [("run", name) for name in hosts.names]
+    monkeypatch.setattr(ray, "wait", wait)
+    hosts.end(FAULT, *hosts.names, fragments=9, episodes=[ENDED])
+    assert sum(waited) == 2 * seats_module.LAST_WORDS_S
+    assert hosts.seats.take_episodes() and hosts.seats.all[speaks].vain_before == 1
+
+
 def test_what_all_worlds_need_may_be_away_for_a_moment(hosts: Hosts) -> None:
     for _ in range(3):
         hosts.end(FAULT, *hosts.names, fragments=9)
