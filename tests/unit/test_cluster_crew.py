@@ -13,7 +13,8 @@ import pytest
 from hpcjet.cluster import crew as crew_module
 from hpcjet.cluster.crew import Crew
 from hpcjet.cluster.events import Events, read_events
-from hpcjet.cluster.lifeline import MOST_UNSENT, Hub, proof, proves_head
+from hpcjet.cluster.lifeline import Hub, proof, proves_head
+from hpcjet.cluster.lifeline.hub import MOST_UNSENT
 from hpcjet.cluster.members import BYE, FAILED, JOINED, LEAVING
 from hpcjet.cluster.register import MOST_GONE, Member, Register, Standing
 from hpcjet.cluster.times import drained_by, is_useful, must_drain

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from hpcjet.cluster import lifeline
 from hpcjet.cluster.lifeline import GONE, Hub, Line, Word, connect, proof, said
+from hpcjet.cluster.lifeline import hub as hub_module
 from hpcjet.errors import NodeLostError
 
 SECRET = "of this run"
@@ -168,10 +168,10 @@ def test_a_line_without_an_end_is_cut_off(hub: Hub) -> None:
     connection.settimeout(0.2)
     sent = 0
     with pytest.raises(OSError):
-        while sent < 100 * lifeline.LONGEST_LINE:
+        while sent < 100 * hub_module.LONGEST_LINE:
             sent += connection.send(b"x" * 4096)
             hub.serve(0)
-    assert sent < 40 * lifeline.LONGEST_LINE
+    assert sent < 40 * hub_module.LONGEST_LINE
     connection.close()
 
 
@@ -189,7 +189,7 @@ def test_torn_lines_are_put_together(hub: Hub) -> None:
 def test_a_stranger_that_never_proves_itself_is_closed(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     connection, _ = stranger(hub)
     line = dial(hub)
-    monkeypatch.setattr(lifeline, "STRANGER_S", 0.2)
+    monkeypatch.setattr(hub_module, "STRANGER_S", 0.2)
     time.sleep(0.3)
     hub.serve(0.05)
     assert is_closed(connection) and hub.ranks == {1}
