@@ -3,11 +3,13 @@
     sudo .venv/bin/python tests/bench/swarm_speed_nodes.py [--nodes 3 1] [--rounds 2] [--updates 12] [words of a launch]
 
 All learn the same: +exp=formation with 4,000 agents in flight in worlds of 100, 4 epochs, minibatch 8,000. The one
-process is a `Trainer` with one thread, without Ray; a launch has a seat on each node, of one CPU, and as many learners
-as it takes by itself. CPU seconds are those of user and system that the kernel has in /proc for each process of the
-lab's user, from the first updates on to the last but one: the start and the end of Ray and of torch are apart. They are
-told for the processes that act and learn, and for all of the run, those of Ray too. Other work on the machine changes
-them less than seconds on the clock, yet it does. Brings up the lab if it is down; nothing else may run on it.
+process is a `Trainer` with one thread, without Ray, once with the machine to itself and once beside another of its kind:
+a launch keeps all CPUs busy, and some do less in a second then. A launch has a seat on each node, of one CPU, and as
+many learners as it takes by itself. CPU seconds are those of user and system that the kernel has in /proc for each
+process of the lab's user, from the first updates on to the last but one: the start and the end of Ray and of torch are
+apart. They are told for the processes that act and learn, and for all of the run, those of Ray too. Other work on the
+machine changes them less than seconds on the clock, yet it does. Brings up the lab if it is down; nothing else may run
+on it.
 """
 
 import argparse
@@ -18,7 +20,8 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,22 +43,33 @@ FIRST = 2
 LAUNCH_S = 900.0
 KINDS = {"HostActor": "act", "LearnerActor": "learn"}
 WORK = (*KINDS.values(),)
-ONE = "one process"
+ONE, BESIDE = "one process", "one process beside another"
 
 Cpu = dict[tuple[int, float], tuple[str, float]]
 """Process, by its number and when it began, to its kind and CPU seconds."""
 
 
-def single(updates: int) -> dict[str, float]:
+def single(updates: int, *, beside: bool = False) -> dict[str, float]:
     """In a process of its own: what was asked of torch before hangs on to a process."""
+    with started(updates) as mine:
+        if not beside:
+            return dict(mine.recv())
+        with started(100 * updates):  # until it is ended
+            return dict(mine.recv())
+
+
+@contextmanager
+def started(updates: int) -> Iterator[Any]:
     context = multiprocessing.get_context("spawn")
     mine, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_train, args=(theirs, updates))
     process.start()
     theirs.close()  # if it fails there is an end
-    found: dict[str, float] = mine.recv()
-    process.join()
-    return found
+    try:
+        yield mine
+    finally:
+        process.terminate()
+        process.join()
 
 
 def _train(end: Any, updates: int) -> None:
@@ -160,7 +174,7 @@ def measure(login: Login, options: argparse.Namespace) -> None:
     ways = {
         f"{nodes} nodes": partial(launched, login, nodes, options.updates, options.words) for nodes in options.nodes
     }
-    ways[ONE] = partial(single, options.updates)
+    ways |= {ONE: partial(single, options.updates), BESIDE: partial(single, options.updates, beside=True)}
     for _ in range(options.rounds):
         rounds.append({})
         for name, way in ways.items():
@@ -170,11 +184,14 @@ def measure(login: Login, options: argparse.Namespace) -> None:
     for name in rounds[0]:
         for which in ("act and learn", "all"):
             rates = [each[name][which] for each in rounds]
-            ratio = statistics.median(each[name][which] / each[ONE][which] for each in rounds)
+            alone, beside = (
+                statistics.median(each[name][which] / each[one][which] for each in rounds) for one in (ONE, BESIDE)
+            )
             print(
                 f"{name}, processes that {which}: {statistics.median(rates):,.0f} agent-steps a CPU second "
-                f"({min(rates):,.0f} to {max(rates):,.0f}), {ratio:.2f} times one process", flush=True,
-            )  # fmt: skip
+                f"({min(rates):,.0f} to {max(rates):,.0f}), {alone:.2f} times {ONE}, {beside:.2f} times {BESIDE}",
+                flush=True,
+            )
 
 
 def main() -> None:
