@@ -3,13 +3,13 @@
     sudo .venv/bin/python tests/bench/swarm_speed_nodes.py [--nodes 3 1] [--rounds 2] [--updates 12] [words of a launch]
 
 All learn the same: +exp=formation with 4,000 agents in flight in worlds of 100, 4 epochs, minibatch 8,000. The one
-process is a `Trainer` with one thread, without Ray, once with the machine to itself and once beside another of its kind:
-a launch keeps all CPUs busy, and some do less in a second then. A launch has a seat on each node, of one CPU, and as
-many learners as it takes by itself. CPU seconds are those of user and system that the kernel has in /proc for each
-process of the lab's user, from the first updates on to the last but one: the start and the end of Ray and of torch are
-apart. They are told for the processes that act and learn, and for all of the run, those of Ray too. Other work on the
-machine changes them less than seconds on the clock, yet it does. Brings up the lab if it is down; nothing else may run
-on it.
+process is a `Trainer` with one thread, without Ray, once with the machine to itself and once beside another of its
+kind: a launch keeps all CPUs busy, and some do less in a second then. A launch has a seat on each node, of one CPU,
+and as many learners as it takes by itself. CPU seconds are those of user and system that the kernel has in /proc for
+each process of the lab's user, from the first updates on to the last but one: the start and the end of Ray and of
+torch are apart. They are told for the processes that act and learn, and for all of the run, those of Ray too. Other
+work on the machine changes them less than seconds on the clock, yet it does. Brings up the lab if it is down; nothing
+else may run on it.
 """
 
 import argparse
