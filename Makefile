@@ -28,8 +28,9 @@ test-lab: lab-packages
 test-beside-lab:
 	@$(MAKE) --no-print-directory --jobs=1 --keep-going real-engine check test-rest
 
+# The long ones first: the many short ones fill what is left of both workers, and no engine is up when the lab has its own.
 test-rest:
-	nice -n 10 $(BIN)/python tests/part.py rest --numprocesses=auto -m "not alone" tests/unit tests/local tests/engine
+	nice -n 10 $(BIN)/python tests/part.py rest --numprocesses=auto -m "not alone" tests/engine tests/local tests/unit
 
 # The few that failed beside so much other work, once more.
 test-again:
