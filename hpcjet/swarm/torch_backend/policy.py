@@ -190,12 +190,12 @@ def _network(inputs: int, outputs: int, config: PolicyConfig, rng: Any, *, gain:
 
 
 def _linear(inputs: int, outputs: int, gain: float, rng: Any) -> "nn.Linear":
-    import torch
     from torch import nn
 
-    # As skip_init, whose way over the meta device imports sympy: half a second and 36 MiB in each process.
-    with torch.random.fork_rng(devices=()):
-        layer = nn.Linear(inputs, outputs)
+    # Not skip_init, whose way over the meta device imports sympy: half a second and 36 MiB in each process.
+    from hpcjet.swarm.torch_backend.linear import Linear
+
+    layer = Linear(inputs, outputs)
     nn.init.orthogonal_(layer.weight, gain, generator=rng)
     nn.init.zeros_(layer.bias)
     return layer
