@@ -296,13 +296,20 @@ def test_members_are_written_at_most_once_a_second(scene: Scene, monkeypatch: py
 
 
 def test_many_members_cost_in_proportion(tmp_path: Path) -> None:
-    seconds = []
-    for count in (125, 500):
-        (tmp_path / str(count)).mkdir()
-        made = Scene(planned(tmp_path / str(count)))
-        seconds.append(cpu_of_a_life(made, count))
-        made.close()
+    seconds = [
+        min(cpu_of_a_life_in(tmp_path / f"{count}-{again}", count) for again in range(3)) for count in (125, 500)
+    ]
     assert seconds[1] < 10 and seconds[1] < 4 * 2.5 * max(seconds[0], 0.05), seconds
+
+
+def cpu_of_a_life_in(folder: Path, count: int) -> float:
+    """Other work on the machine can only add: who gets a word at a time looks through all members for each."""
+    folder.mkdir()
+    made = Scene(planned(folder))
+    try:
+        return cpu_of_a_life(made, count)
+    finally:
+        made.close()
 
 
 def cpu_of_a_life(scene: Scene, count: int) -> float:
