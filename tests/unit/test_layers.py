@@ -42,7 +42,7 @@ MAY_BE_HEAVY = {
         "engine/gateway/server.py",
         "engine/gateway/upstream.py",
     },
-    "torch": {"swarm/losses.py"},
+    "torch": {"swarm/losses.py", "swarm/torch_backend/linear.py"},
     "gymnasium": {"swarm/formation/gymnasium_face.py", "swarm/formation/parallel_face.py"},
     "pettingzoo": {"swarm/formation/parallel_face.py"},
 }

@@ -8,7 +8,10 @@ import hpcjet.swarm
 
 PACKAGE = Path(hpcjet.swarm.__file__).parent
 HEAVY = {"torch", "gymnasium", "pettingzoo", "ray", "tensorboardX"}
-OWN = {"hpcjet.swarm.losses", "hpcjet.swarm.formation.parallel_face", "hpcjet.swarm.formation.gymnasium_face"}
+OWN = {
+    "hpcjet.swarm.losses", "hpcjet.swarm.formation.parallel_face", "hpcjet.swarm.formation.gymnasium_face",
+    "hpcjet.swarm.torch_backend.linear",
+}  # fmt: skip
 """Those that need them at once."""
 
 
