@@ -185,7 +185,11 @@ def test_what_is_killed_is_started_again_and_its_loss_is_told(scene: Scene) -> N
             assert what in loss.what and loss.seconds_to_first_new_sample is not None, logs(root)
             more = len(rows(run))
             wait_for("more rows", lambda: len(rows(run)) > more + 3)  # noqa: B023
-        os.kill(pid_of(run, "hpcjet.drive"), signal.SIGKILL)
+        # What was learned after it was last seen to look is told all the same.
+        os.kill(driver := pid_of(run, "hpcjet.drive"), signal.SIGSTOP)
+        seen = checkpoint(run).version
+        wait_for("more checkpoints", lambda: checkpoint(run).version >= seen + 10)
+        os.kill(driver, signal.SIGKILL)
         assert launch.wait(GIVE_UP_S) == 1, logs(root)
     goes_on_with_other_episodes(run)
 

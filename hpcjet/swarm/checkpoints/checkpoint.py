@@ -1,6 +1,6 @@
 """What a checkpoint holds, and whether it fits a training."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -9,6 +9,7 @@ from hpcjet.config.swarm.policy import PolicyConfig
 from hpcjet.errors import ConfigError
 from hpcjet.swarm.hosts.spec import HostState
 from hpcjet.swarm.policy.interface import PolicySpec
+from hpcjet.swarm.row import Row
 
 HARMLESS = ("log_std", "value_norm_beta")
 """Settings of a policy that only say where it begins, or are part of its state."""
@@ -61,6 +62,8 @@ class Checkpoint:
     """Of each seat at the begin of its fragment of this version."""
     seconds: float = 0.0
     """That the training took so far."""
+    rows: Sequence[Row] = ()
+    """Of the last updates, as far as the driver was not seen to have them."""
 
 
 def _unlike(where: str, what: str, held: object, wanted: object, key: str) -> ConfigError:

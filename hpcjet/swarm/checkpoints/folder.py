@@ -87,6 +87,7 @@ def read_checkpoint(path: Path, form: Form | None = None) -> Checkpoint:
             version=int(manifest["version"]), agent_steps=int(manifest["agent_steps"]), form=held,
             seconds=float(manifest["seconds"]), learners=tree.load(path / LEARNER),
             index=tree.load(index) if INDEX in manifest["files"] else None, hosts=_hosts(path, manifest["files"]),
+            rows=manifest.get("rows", []),
         )  # fmt: skip
 
 
@@ -111,7 +112,7 @@ def _write(part: Path, made: Checkpoint) -> None:
             (part / name).unlink()
     manifest = {
         "format": FORMAT, "version": made.version, "agent_steps": made.agent_steps, "seconds": made.seconds,
-        "form": tree.encoded(made.form, _keep_none), "files": digests,
+        "form": tree.encoded(made.form, _keep_none), "files": digests, "rows": list(made.rows),
     }  # fmt: skip
     with (part / MANIFEST).open("w") as file:
         file.write(json.dumps(manifest, indent=1))

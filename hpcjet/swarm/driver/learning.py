@@ -86,9 +86,9 @@ class Learning:
         self._gpus = all(node.gpus for node in nodes if node.node_id in ranks)
         return self._placed
 
-    def start(self, spec: LearnerSpec) -> None:
-        """The first generation of this start; `look` sees whether it came up."""
-        self.spec, self._group = spec, LearnerGroup(spec)
+    def start(self, spec: LearnerSpec, told: int) -> None:
+        """The first generation of this start; `look` sees whether it came up. There are rows up to version `told`."""
+        self.spec, self._group = spec, LearnerGroup(spec, told)
         self._begin()
 
     def look(self, nodes: Sequence[Node], needs: Needs) -> None:

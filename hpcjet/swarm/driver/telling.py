@@ -41,9 +41,9 @@ class Telling:
         self._episodes: list[Episode] = []
         """Told with the last row."""
 
-    def begin(self, version: int) -> None:
-        """Rows after this version are of an earlier start, and will be made again."""
-        self._metrics.rewind(version)
+    def begin(self, version: int) -> int:
+        """Rows after this version are of an earlier start, and will be made again; the last one that there is."""
+        return self._metrics.rewind(version)
 
     def progress(self, note: str = "") -> None:
         """`note` is what is out of the ordinary."""

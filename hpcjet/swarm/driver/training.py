@@ -7,6 +7,7 @@ from dataclasses import replace
 from hpcjet.config.swarm.exp import SwarmConfig
 from hpcjet.config.swarm.learner import Algorithm
 from hpcjet.plan import Plan
+from hpcjet.swarm.checkpoints.checkpoint import Checkpoint
 from hpcjet.swarm.driver.hope import Hope
 from hpcjet.swarm.driver.learning import Learning
 from hpcjet.swarm.driver.losses import Losses
@@ -82,7 +83,9 @@ class Training:
     def _start(self) -> None:
         nodes = self._first_nodes()
         learners = self._learning.place(nodes, self._turnover.needs)
-        self._make_seats(nodes, learners)
+        resumed = self._learning.newest()
+        told = self._telling.begin(-1 if resumed is None else resumed.version)
+        self._make_seats(nodes, learners, resumed)
         fragments = self._form.fragments(self._exp, len(self._seats.all))
         self._plane.place(nodes, learners)
         # All at once, as processes take seconds to start; each finds the others by their names, and waits for them.
@@ -91,7 +94,8 @@ class Training:
                 self._learning.spec, fragments=fragments,
                 seats=tuple(self._seats.all) if self._exp.waits else (),
                 caches=tuple(self._plane.caches) if self._exp.cache.push else (),
-            )
+            ),
+            told=told,
         )  # fmt: skip
         self._turnover.fill()
         staleness = self._exp.staleness.resolved(sum(fragments.values()), 1)
@@ -109,10 +113,9 @@ class Training:
             self._nodes.look()
         return self._nodes.usable
 
-    def _make_seats(self, nodes: list[Node], learners: Learners) -> None:
+    def _make_seats(self, nodes: list[Node], learners: Learners, resumed: Checkpoint | None) -> None:
         """As an earlier start had them, or new ones."""
-        exp, resumed = self._exp, self._learning.newest()
-        self._telling.begin(-1 if resumed is None else resumed.version)
+        exp = self._exp
         if resumed is not None:
             self._seats.load(resumed.hosts)
             _log.info("goes on from version %d", resumed.version)

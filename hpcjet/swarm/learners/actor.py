@@ -60,7 +60,7 @@ class LearnerActor:
             rank=self._rank, pid=os.getpid(), version=0 if made is None else made.version,
             agent_steps=0 if chief is None else chief.agent_steps, doing=doing, since_s=time.monotonic() - since,
             done=self._done, rows=[] if chief is None else chief.rows_after(seen),
-            trouble="" if chief is None else chief.trouble,
+            begun=0 if chief is None else chief.begun, trouble="" if chief is None else chief.trouble,
         )  # fmt: skip
 
     async def _do(self, what: Callable[[], Answer]) -> Answer:

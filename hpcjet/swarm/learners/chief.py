@@ -64,9 +64,10 @@ class Chief:
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         self.spec, self.learners, self.plane, self.size, self.doing = spec, learners, plane, size, doing
-        self.agent_steps = 0
+        self.agent_steps = self.begun = 0
+        """`begun`: the version that this generation began with."""
         self.rows: list[Row] = []
-        """That nobody has seen yet."""
+        """That nobody has seen yet, those of the generation before included: a checkpoint holds them."""
         self._rows_lock = threading.Lock()
         self._stopped = stopped
         self._samples: dict[str, Sample] = {}
@@ -108,7 +109,9 @@ class Chief:
             return None
         log.info("go on from version %d of %s", found.version, self.spec.checkpoints)
         self.agent_steps, self._seconds, self._saved = found.agent_steps, found.seconds, found.version
-        self._index = found.index
+        self._index, self.begun = found.index, found.version
+        with self._rows_lock:
+            self.rows = [dict(row) for row in found.rows]
         return found.learners
 
     def began(self) -> None:
@@ -211,10 +214,12 @@ class Chief:
         hosts = self.plane.snapshots(spec.seats, version, spec.snapshot_s) if spec.seats else {}
         for seat in sorted(set(spec.seats) - hosts.keys()):
             log.warning("checkpoint %d: no state of %s; a resume gives it new episodes", version, seat)
+        with self._rows_lock:
+            rows = list(self.rows)
         made = Checkpoint(
             version=version, agent_steps=self.agent_steps, seconds=self._seconds + time.monotonic() - self._began,
             form=form_of(spec), learners=self.states(), index=self.plane.index_state(),
-            hosts=hosts,
+            hosts=hosts, rows=rows,
         )  # fmt: skip
         try:
             write_checkpoint(spec.checkpoints, made, keep=spec.keep)

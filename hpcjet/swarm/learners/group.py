@@ -25,13 +25,15 @@ log = logging.getLogger(__name__)
 class LearnerGroup:
     """One generation after the other. Not safe for threads."""
 
-    def __init__(self, spec: LearnerSpec) -> None:
+    def __init__(self, spec: LearnerSpec, told: int = -1) -> None:
+        """`told`: the version of the last row that an earlier start of the run left."""
         self.spec = spec
         self._ranks: list[Any] = []
         self._runs: list[Any] = []
         self._nodes: list[str] = []
         self._lost: list[int] = []
-        self._seen = -1
+        self._seen, self._had = -1, told
+        """The version of the last row of this generation, and of the last one before it."""
         self._last = LearnerStatus(0, 0, False, "", False, [])
 
     def start(
@@ -45,7 +47,7 @@ class LearnerGroup:
         """
         self.kill()
         self._nodes, self._lost, size = list(nodes), [], len(nodes)
-        self._seen = -1
+        self._seen, self._had = -1, max(self._seen, self._had)
         self._last = replace(self._last, done=False, error="", fatal=False, rows=[])
         threads = list(threads) or [1] * size
         try:
@@ -119,10 +121,13 @@ class LearnerGroup:
         found = self._answers(ANSWER_S)
         if 0 in found:
             first = found[0]
+            # Those that came with the checkpoint may have been told before the generation that made it ended.
+            self._had = min(self._had, first.begun) if first.rows else self._had
+            new = [row for row in first.rows if int(row["version"]) > self._had]
             self._seen = max([self._seen, *(int(row["version"]) for row in first.rows)])
             self._last = replace(
                 self._last, version=first.version, agent_steps=first.agent_steps, done=first.done,
-                rows=[*self._last.rows, *first.rows], trouble=first.trouble,
+                rows=[*self._last.rows, *new], trouble=first.trouble,
             )  # fmt: skip
         doing = [f"{found[rank].doing} {found[rank].since_s:.0f} s" if rank in found else "no answer"
                  for rank in range(len(self._ranks))]  # fmt: skip

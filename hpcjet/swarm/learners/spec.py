@@ -73,6 +73,8 @@ class RankStatus:
     """The goal was reached, or it was stopped, and the last checkpoint is made."""
     rows: list[Row]
     """Of rank 0: one for each update that was not seen yet."""
+    begun: int = 0
+    """Of rank 0: the version that its generation began with."""
     trouble: str = ""
     """Of rank 0: why the newest checkpoint could not be written."""
 

@@ -42,12 +42,13 @@ class MetricsLog:
             self._waiting.clear()
         self._try("TensorBoard's files", lambda: self._events.write(row))
 
-    def rewind(self, version: float) -> None:
-        """Training goes on from here: rows beyond this version are dropped."""
+    def rewind(self, version: float) -> int:
+        """Training goes on from here: rows beyond this version are dropped. The version of the last one then, or -1."""
         self._last = version
         self._waiting = deque((row for row in self._waiting if float(row["version"]) <= version), WAITING_ROWS)
         self._try("metrics.csv", lambda: self._csv.rewind(version))
         self._try("TensorBoard's files", lambda: self._events.rewind(version))
+        return -1 if self._csv.version is None else int(self._csv.version)
 
     def close(self) -> None:
         self._try("TensorBoard's files", self._events.close)
