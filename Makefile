@@ -14,7 +14,7 @@ demo: $(VENV)/.installed
 
 # One part after the other, each to its end, whatever failed before: one run tells all.
 test: $(VENV)/.installed-dev
-	@$(MAKE) --no-print-directory --jobs=1 --keep-going test-beside test-again test-attack test-alone
+	@$(MAKE) --no-print-directory --jobs=1 --keep-going test-beside test-attack test-alone test-again
 
 # The lab mostly waits, and has deadlines to keep: what computes runs beside it, nicer, and gets what is left.
 test-beside: $(VENV)/.installed-dev
@@ -32,16 +32,16 @@ test-beside-lab:
 test-rest:
 	nice -n 10 $(BIN)/python tests/part.py rest --numprocesses=auto -m "not alone" tests/engine tests/local tests/unit
 
-# The few that failed beside so much other work, once more.
+# The few that failed beside other work, once more.
 test-again:
-	$(BIN)/python tests/part.py --again lab rest
+	$(BIN)/python tests/part.py --again lab rest alone
 
-# Attacks look for what is left anywhere on the machine, so they come last, alone, and so do limits in seconds.
+# Attacks look for what is left anywhere on the machine, so they come alone after the others, and so do limits of time.
 test-attack:
 	$(BIN)/python -m pytest tests/attack
 
 test-alone:
-	$(BIN)/python -m pytest -m alone tests/unit
+	$(BIN)/python tests/part.py alone -m alone tests/unit
 
 lab-packages:
 	@tests/packages.sh

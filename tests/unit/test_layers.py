@@ -135,9 +135,14 @@ LIGHT = {
 }
 
 
-def launch(words: list[str], *options: str) -> tuple[str, float]:
+HYDRA = ["-c", "import hydra"]
+"""The largest part of it, 0.2 s of CPU on the machine where a second is what a launch may take."""
+TIMES_HYDRA = 5
+
+
+def python(words: list[str]) -> tuple[str, float]:
     """What it wrote to standard error, and the seconds of CPU that it took."""
-    command = [sys.executable, *options, "-m", "hpcjet.launch", *words]
+    command = [sys.executable, *words]
     env = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
     before = os.times()
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
@@ -148,14 +153,17 @@ def launch(words: list[str], *options: str) -> tuple[str, float]:
 @pytest.mark.alone
 @pytest.mark.parametrize("case", list(LIGHT))
 def test_what_needs_no_run_imports_nothing_heavy_and_is_quick(case: str) -> None:
-    log, _ = launch(LIGHT[case], "-X", "importtime")
+    launch = ["-m", "hpcjet.launch", *LIGHT[case]]
+    log, _ = python(["-X", "importtime", *launch])
     loaded = {line.rpartition("|")[2].strip() for line in log.splitlines() if line.startswith("import time:")}
     assert "hpcjet.launch" in loaded or "hpcjet.config.compose" in loaded
     # submitit renders the script: it is small, but for the part that pickles.
     assert {name.split(".")[0] for name in loaded} & (HEAVY - {"submitit"}) == set()
     if "Slurm" not in case:
         assert "submitit" not in loaded
-    assert min(launch(LIGHT[case])[1] for _ in range(3)) < 1.0
+    # In turn: how fast a machine is changes with what others do on it.
+    hydra, whole = zip(*((python(HYDRA)[1], python(launch)[1]) for _ in range(3)), strict=True)
+    assert min(whole) < TIMES_HYDRA * min(hydra)
 
 
 def test_nothing_happens_at_import(tmp_path: Path) -> None:
