@@ -302,7 +302,7 @@ def test_a_replica_drains_before_its_allocation_ends(tmp_path: Path) -> None:
         calls = [call for call in read_calls(scene.run.calls) if call.replica == "replica-0"]
         assert all(call.began < told + 1 and not call.error for call in calls)
         # Not `told`: a busy machine sees it late.
-        assert any(call.began < ends - drain_s < call.ended for call in calls), "none was under way when it began to drain"
+        assert any(call.began < ends - drain_s < call.ended for call in calls), "none was under way when it began"
         assert max(call.ended for call in calls) < ends
 
 
