@@ -11,11 +11,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from hpcjet.atomic import atomic_write
 from hpcjet.cluster.lifeline import Hub
@@ -26,13 +24,12 @@ from hpcjet.engine.gateway import Dialect, Gateway, Limits
 from hpcjet.engine.gateway.keys import SHARED
 from hpcjet.engine.gauges import Gauges
 from hpcjet.engine.members import Leave, PoolMembers, key_of
-from hpcjet.engine.pooled import PooledReplica
-from hpcjet.engine.quiet import Quiet
 from hpcjet.engine.router import Router
+from hpcjet.engine.routing import Routing
 from hpcjet.engine.run_keys import engine_key, gateway_secret
 from hpcjet.engine.served import kind
 from hpcjet.engine.serving import awaits_nothing
-from hpcjet.engine.weights import NotDone, Outcome, PoolWeights, read_asked
+from hpcjet.engine.weights import Outcome, PoolWeights, read_asked
 from hpcjet.engine.words import PLACE, RESTART, RestartOrder, to_json
 from hpcjet.errors import ConfigError, EngineError
 from hpcjet.rundir import RunDir
@@ -40,10 +37,6 @@ from hpcjet.rundir import RunDir
 LOOPBACK = "127.0.0.1"
 STRAGGLERS_S = 20.0
 """How long the first node waits for the others before the replicas are laid out over those that are in."""
-ADD_S = 30.0
-_TRIES = 3
-"""How often a replica may fail to get the pool's weights before it is started again."""
-_LONGEST_PAUSE_S = 30.0
 _LISTEN_S = 0.2
 _REMEMBERED = 1024
 _STATUS_S = 1.0
@@ -77,20 +70,10 @@ class Pool:
             host=address, port=ports["engine"], api_key=key, log=logs / "gateway.log", limits=limits,
             status=run.engine,
         )  # fmt: skip
-        self._adding = ThreadPoolExecutor(8, thread_name_prefix="add-replica")
         self._weights = PoolWeights(api_key=key)
-        self._routed: dict[int, bool] = {}
-        """Replicas that the router was told of: whether it has taken them."""
-        self._lives: dict[int, int] = {}
-        """The life of each when it was last added: another one begins with other weights."""
-        self._tries: dict[int, int] = {}
-        self._not_before: dict[int, float] = {}
-        """Of replicas that failed to get the pool's weights: how often, and when they are asked again."""
-        self._quiet = Quiet(config.drain_s)
+        self._routing = Routing(config, self._members, self._router, self._weights, self._tell_news)
         self._departing: queue.SimpleQueue[tuple[str, Leave | None]] = queue.SimpleQueue()
         """Nodes that drain, or are lost where there is no Leave."""
-        self._left: set[str] = set()
-        self._restarting: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
         self._ordered: deque[tuple[str, RestartOrder]] = deque(maxlen=_REMEMBERED)
         """Restarts of parts that others left behind: each is ordered once."""
         self._news = threading.Condition()
@@ -120,15 +103,15 @@ class Pool:
         self._router.wait_ready(deadline=deadline)
         self._gateway.wait_ready(deadline=deadline)
         said = ""
-        while not (self._serving or self._problem) and time.monotonic() < deadline:
+        while not (self._routing.serves or self._problem) and time.monotonic() < deadline:
             if what := awaited():
                 deadline = time.monotonic() + allowed_s
                 if what != said:
                     _log.info("waiting for %s, which has the replicas", what)
             said = what
             with self._news:
-                self._news.wait_for(lambda: self._serving or self._problem, timeout=_AWAIT_S)
-        if not self._serving:
+                self._news.wait_for(lambda: self._routing.serves or self._problem, timeout=_AWAIT_S)
+        if not self._routing.serves:
             raise EngineError(self._problem or self._too_slow())
         self._gateway.check(model=self._config.name, deadline=min(deadline, time.monotonic() + _CHECK_S))
 
@@ -145,8 +128,8 @@ class Pool:
         return self._gateway.metrics_key(valid_s=valid_s)
 
     def finish(self, session: str) -> None:
-        """The router counts the conversations of each replica, and would count this one for ever."""
-        self._adding.submit(self._router.finish_session, quote(session))  # quoted, as the gateway names it
+        """Nothing more comes of this conversation."""
+        self._routing.finish(session)
 
     def check(self) -> None:
         if self._problem:
@@ -165,10 +148,10 @@ class Pool:
         if isinstance(self._config, SglangConfig):
             raise ConfigError("engine=sglang: a pool cannot change its weights yet; use engine=vllm")
         weights, chosen = read_asked(path, version, policy)
-        numbers = {self._members.replicas[number].place.name: number for number in list(self._routed)}
+        numbers = {self._members.replicas[number].place.name: number for number in self._routing.numbers}
         urls = {name: self._members.replicas[number].url for name, number in numbers.items()}
         found = self._weights.change(
-            urls, weights, chosen, timeout_s=timeout_s, lose=lambda name, why: self._lose(numbers[name], why)
+            urls, weights, chosen, timeout_s=timeout_s, lose=lambda name, why: self._routing.lose(numbers[name], why)
         )
         updated = sum(each.updated for each in found.values())
         _log.info("weights %d of %s: %d of %d replicas have them", version, path, updated, len(found))
@@ -181,7 +164,7 @@ class Pool:
         self._departing.put((node, None))
 
     def has_left(self, node: str) -> bool:
-        return node in self._left
+        return node in self._routing.left
 
     def stop(self) -> None:
         """End gateway and router; the replicas end with their sidecars."""
@@ -190,7 +173,7 @@ class Pool:
             self._thread.join()
         self._gateway.stop()
         self._router.stop()
-        self._adding.shutdown(wait=False, cancel_futures=True)
+        self._routing.close()
         if self._hub:
             self._hub.close()
 
@@ -199,11 +182,6 @@ class Pool:
         """Node -> cores that no replica has, of the nodes with replicas."""
         return self._members.agents
 
-    @property
-    def _serving(self) -> bool:
-        """Whether a replica takes requests."""
-        return any(list(self._routed.values()))
-
     def _serve(self) -> None:
         try:
             while not self._ending.is_set():
@@ -211,8 +189,10 @@ class Pool:
                 self._depart()
                 self._place()
                 self._restart()
-                self._route()
-                self._look_who_left()
+                self._routing.look()
+                if why := self._members.why_none():
+                    self._fail(why)
+                self._routing.look_who_left()
                 self._write_status()
         except Exception as error:
             # The last resort: those who wait for the pool must hear of it.
@@ -261,70 +241,18 @@ class Pool:
             self._tell(node)
 
     def _tell(self, node: str) -> None:
-        if self._hub and self._members.replicas and node not in self._left:
+        if self._hub and self._members.replicas and node not in self._routing.left:
             parent = self._members.stage_parent(node)
             self._hub.tell(
                 node, PLACE, shares=to_json(self._members.orders(node)), parent=asdict(parent) if parent else None
             )
 
-    def _route(self) -> None:
-        """Have the router know the replicas that serve, and no others."""
-        for number, member in self._members.replicas.items():
-            drains = self._drains(member) if member.serves else ""
-            wanted = member.serves and not drains
-            if wanted and number not in self._routed:
-                if time.monotonic() >= self._not_before.get(number, 0.0):
-                    self._routed[number], self._lives[number] = False, member.life
-                    self._adding.submit(self._add, number, member)
-            elif number in self._routed and (not wanted or self._lives[number] != member.life):
-                self._lose(number, drains or f"{member.state.value} {member.reason}")
-        if why := self._members.why_none():
-            self._fail(why)
-
-    def _drains(self, member: PooledReplica) -> str:
-        """Why it is to get no more requests: its node is taken away soon, and another replica goes on, or it is nearly
-        too late for what is under way. Empty if it goes on."""
-        if any(node in self._left for node in member.nodes):
-            return "its node is given back"
-        now, ends, leave = time.time(), self._members.ends(member), self._members.leave_of(member)
-        if leave is not None and (self._others(member) or leave.by is None or now >= leave.by - self._config.drain_s):
-            return f"its node drains: {leave.reason}"
-        if ends is None or now < ends - self._config.drain_s:
-            return ""
-        later = any((self._members.ends(each) or float("inf")) > ends for each in self._others(member))
-        return "its allocation ends" if later else ""
-
-    def _others(self, member: PooledReplica) -> list[PooledReplica]:
-        """Those that serve, and stay."""
-        replicas = self._members.replicas.values()
-        return [
-            each for each in replicas if each is not member and each.serves and self._members.leave_of(each) is None
-        ]
-
-    def _lose(self, number: int, why: str) -> None:
-        """Give it no more requests, until it serves again with the pool's weights."""
-        _log.warning("replica-%d gets no more requests: %s", number, why[:300])
-        self._routed.pop(number, None)
-        self._router.remove(self._members.replicas[number].url)
-        self._quiet.part(number)
-
-    def _look_who_left(self) -> None:
-        """The nodes that drain and have nothing of a request's under way any more."""
-        members = self._members
-        for node in members.leaving.keys() - self._left:
-            here = [number for number, _ in members.on_node(node)]
-            if node in members.gone or not any(
-                number in self._routed or not self._quiet.is_quiet(number) for number in here
-            ):
-                self._left.add(node)
-                _log.info("%s has no requests under way any more: %s", node, members.leaving[node].reason)
-
     def _restart(self) -> None:
         """Have replicas started again that do not get the pool's weights, and parts of which others began anew."""
         assert self._hub is not None
         orders = []
-        while not self._restarting.empty():
-            orders += self._members.restart_orders(*self._restarting.get())
+        for number, why in self._routing.take_spoiled():
+            orders += self._members.restart_orders(number, why)
         for rank, order in self._members.behind():
             if (rank, order) not in self._ordered:
                 self._ordered.append((rank, order))
@@ -332,37 +260,8 @@ class Pool:
         for rank, order in orders:
             self._hub.tell(rank, RESTART, **asdict(order))
 
-    def _bring_up(self, number: int, member: PooledReplica) -> bool:
-        """Whether it has the pool's weights, and takes requests."""
-        if isinstance(self._config, SglangConfig):
-            return True
-        try:
-            self._weights.bring_up(member.url)
-        except EngineError as error:
-            tries = self._tries[number] = self._tries.get(number, 0) + 1
-            _log.warning("replica-%d has not the pool's weights: %s", number, error)
-            self._not_before[number] = time.monotonic() + min(_LONGEST_PAUSE_S, 2.0**tries)
-            if tries % _TRIES == 0 or (isinstance(error, NotDone) and error.broken):
-                self._restarting.put((number, f"it does not get the pool's weights: {error}"))
-            return False
-        self._tries.pop(number, None)
-        return True
-
-    def _add(self, number: int, member: PooledReplica) -> None:
-        if not self._bring_up(number, member):
-            self._routed.pop(number, None)
-            return
-        try:
-            self._router.add(member.url, deadline=time.monotonic() + ADD_S)
-        except EngineError as error:
-            _log.warning("%s", error)
-            self._routed.pop(number, None)
-            return
+    def _tell_news(self) -> None:
         with self._news:
-            if number in self._routed:
-                _log.info("replica-%d takes requests at %s", number, member.url)
-                self._routed[number] = True
-                self._quiet.forget(number)
             self._news.notify_all()
 
     def _fail(self, problem: str) -> None:
@@ -390,7 +289,7 @@ class Pool:
                 if member.serves:
                     began = time.monotonic()
                     self._loads[member.url] = self._gauges.look(member.url, api_key=key)
-                    self._quiet.take(number, self._loads[member.url], began=began)
+                    self._routing.take_load(number, self._loads[member.url], began=began)
                 else:
                     self._loads.pop(member.url, None)
 
@@ -401,7 +300,7 @@ class Pool:
         rows = [
             {
                 "name": each.place.name, "hosts": [share.host for share in each.place.shares], "url": each.url,
-                "state": each.state.value, "routed": self._routed.get(number, False), "restarts": each.restarts,
+                "state": each.state.value, "routed": self._routing.takes(number), "restarts": each.restarts,
                 "reason": each.reason, "since": each.since, **self._loads.get(each.url, {}),
             }
             for number, each in self._members.replicas.items()

@@ -162,8 +162,8 @@ def test_what_needs_no_run_imports_nothing_heavy_and_is_quick(case: str) -> None
     if "Slurm" not in case:
         assert "submitit" not in loaded
     # In turn: how fast a machine is changes with what others do on it.
-    hydra, whole = zip(*((python(HYDRA)[1], python(launch)[1]) for _ in range(3)), strict=True)
-    assert min(whole) < TIMES_HYDRA * min(hydra)
+    seconds = [(python(HYDRA)[1], python(launch)[1]) for _ in range(3)]
+    assert any(whole < TIMES_HYDRA * hydra for hydra, whole in seconds), seconds
 
 
 def test_nothing_happens_at_import(tmp_path: Path) -> None:
