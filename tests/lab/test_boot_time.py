@@ -15,15 +15,22 @@ from boot import Figures, measure
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
+TRIES = 3
+
 
 def best(of: list[Figures], name: str) -> float:
     """What else the machine does can only add to a time."""
     return min(each[name] for each in of)
 
 
+def is_quick(ours: list[Figures], minimum: list[Figures]) -> bool:
+    as_quick = all(best(ours, name) <= 1.3 * best(minimum, name) for name in ("job", "ready"))
+    return as_quick and best(ours, "release") <= 2
+
+
 def test_the_job_takes_no_longer_than_the_minimum_but_for_noise(login: Login) -> None:
-    found = measure(login, nodes=3, runs=3, ways=["minimum"])
-    ours, minimum = found["hpcjet"], found["minimum"]
-    assert best(ours, "job") <= 1.3 * best(minimum, "job"), found
-    assert best(ours, "ready") <= 1.3 * best(minimum, "ready"), found
-    assert best(ours, "release") <= 2, found
+    ours, minimum = list[Figures](), list[Figures]()
+    while not ours or (not is_quick(ours, minimum) and len(ours) < TRIES):
+        found = measure(login, nodes=3, runs=1, ways=["minimum"])
+        ours, minimum = ours + found["hpcjet"], minimum + found["minimum"]
+    assert is_quick(ours, minimum), (ours, minimum)
