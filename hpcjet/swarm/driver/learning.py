@@ -4,7 +4,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from hpcjet.config.swarm.exp import SwarmConfig
 from hpcjet.config.swarm.pool import Order
@@ -14,7 +14,7 @@ from hpcjet.swarm.checkpoints.checkpoint import Checkpoint
 from hpcjet.swarm.driver.answers import no_answer
 from hpcjet.swarm.driver.losses import Losses
 from hpcjet.swarm.form import Form
-from hpcjet.swarm.learners import LearnerSpec, RankError
+from hpcjet.swarm.learners import LearnerSpec, LearnerStatus, RankError
 from hpcjet.swarm.learners.chief import form_of
 from hpcjet.swarm.learners.group import LearnerGroup
 from hpcjet.swarm.placement import Learners, Needs, Node, place_learners
@@ -56,8 +56,8 @@ class Learning:
         self._runs = self._starting = False
         self._started: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self._rows: list[Row] = []
-        self._told = 0
-        """Rows so far."""
+        self._made = 0
+        """Updates so far, those that are made again too."""
         self.version = 0
         self.done = False
         self.doing = self.trouble = ""
@@ -109,7 +109,7 @@ class Learning:
         except RankError as error:  # one that is to be ended does not answer; the next start ends it
             self._failed(str(error), fatal=False, lost=self._group.lost_ranks())
             return
-        self._take(status.rows)
+        self._take(status)
         self.version, self.done = status.version, status.done
         self.doing = status.doing[0] if status.doing else ""
         if status.trouble and not self.trouble:
@@ -146,7 +146,7 @@ class Learning:
         except RankError as error:
             _log.warning("%s", error)
             return
-        self._take(status.rows)
+        self._take(status)
         if status.error:
             _log.warning("%s; the run goes on from the checkpoint before", status.error)
 
@@ -197,11 +197,12 @@ class Learning:
         self._losses.lost(what, self._more_rows(), fragments=again)
 
     def _more_rows(self) -> Callable[[], bool]:
-        before = self._told
-        return lambda: self._told > before
+        before = self._made
+        return lambda: self._made > before
 
-    def _take(self, rows: Sequence[Mapping[str, float | str]]) -> None:
-        if rows:
+    def _take(self, status: LearnerStatus) -> None:
+        made = sum(int(row["version"]) > status.begun for row in status.rows)
+        if made:
             self._failures = 0
-        self._told += len(rows)
-        self._rows += [dict(row) for row in rows]
+        self._made += made
+        self._rows += [dict(row) for row in status.rows]

@@ -127,7 +127,7 @@ class LearnerGroup:
             self._seen = max([self._seen, *(int(row["version"]) for row in first.rows)])
             self._last = replace(
                 self._last, version=first.version, agent_steps=first.agent_steps, done=first.done,
-                rows=[*self._last.rows, *new], trouble=first.trouble,
+                rows=[*self._last.rows, *new], begun=first.begun, trouble=first.trouble,
             )  # fmt: skip
         doing = [f"{found[rank].doing} {found[rank].since_s:.0f} s" if rank in found else "no answer"
                  for rank in range(len(self._ranks))]  # fmt: skip

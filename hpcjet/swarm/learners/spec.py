@@ -95,6 +95,8 @@ class LearnerStatus:
     """Another generation would end the same way: a setting, a checkpoint or an environment does not fit."""
     rows: list[Row]
     """One for each update since the group was asked last."""
+    begun: int = 0
+    """The version that this generation began with; rows up to there are of those before."""
     doing: tuple[str, ...] = ()
     """Of each rank."""
     trouble: str = ""

@@ -17,7 +17,10 @@ from hpcjet.swarm.driver.losses import Losses
 from hpcjet.swarm.driver.plane import Plane
 from hpcjet.swarm.driver.seats import Seats
 from hpcjet.swarm.form import form_of
+from hpcjet.swarm.learners import LearnerStatus, RankStatus
+from hpcjet.swarm.learners.group import LearnerGroup
 from hpcjet.swarm.placement import Needs, Node
+from hpcjet.swarm.row import Row
 from hpcjet.swarm.watch import SwarmFiles
 
 HERE, THERE = (Node(node_id=f"id-{name}", name=name, cpus=cpus) for name, cpus in (("here", 2), ("there", 4)))
@@ -137,3 +140,39 @@ def test_what_a_world_fails_with_ends_the_run_at_once(hosts: Hosts) -> None:
     hosts.error = ray.exceptions.RayTaskError("run", "", ValueError("a wall"))
     with pytest.raises(WorkloadError, match="a wall"):
         hosts.die(THERE, 1)
+
+
+def learners_status(begun: int, *versions: int) -> LearnerStatus:
+    rows: list[Row] = [{"version": version} for version in versions]
+    return LearnerStatus(version=0, agent_steps=0, done=False, error="", fatal=False, rows=rows, begun=begun)
+
+
+def test_rows_that_came_with_the_checkpoint_are_told_and_are_no_update(learning: StartlessLearning) -> None:
+    learning._failed("it ran out of memory", fatal=False, lost=[])
+    is_back = learning._more_rows()
+    learning._take(learners_status(70, 69, 70))
+    assert len(learning.take_rows()) == 2 and not is_back() and learning._failures == 1
+    learning._take(learners_status(70, 71))
+    assert len(learning.take_rows()) == 1 and is_back() and not learning._failures
+
+
+class Answers(LearnerGroup):
+    """Of a rank 0 whose generation began with version 70."""
+
+    def told(self, *versions: int, begun: int = 70) -> list[float | str]:
+        rows: list[Row] = [{"version": version} for version in versions]
+        status = RankStatus(
+            rank=0, pid=0, version=versions[-1], agent_steps=0, doing="", since_s=0, done=False, rows=rows, begun=begun
+        )
+        self._answers = lambda timeout_s: {0: status}  # type: ignore[method-assign]
+        self._ask()
+        return [row["version"] for row in self._take().rows]
+
+
+def test_of_a_checkpoints_rows_those_are_told_that_were_not(learning: StartlessLearning) -> None:
+    group = Answers(learning.spec, told=67)
+    assert group.told(66, 67, 68, 69, 70, 71) == [68, 69, 70, 71]
+    assert group.told(72, 73) == [72, 73]
+    group._seen, group._had = -1, 73  # what was learned after version 72 is gone
+    assert group.told(71, 72, 73, begun=72) == [73]
+    assert Answers(learning.spec).told(1, 2, begun=0) == [1, 2]
