@@ -33,7 +33,7 @@ class Routing:
         self, config: ServedConfig, members: PoolMembers, router: Router, weights: PoolWeights,
         changed: Callable[[], None],
     ) -> None:  # fmt: skip
-        """`changed` is called when a replica takes requests, or could not be had to."""
+        """`changed` is called when the router has taken a replica."""
         self._config, self._members, self._router, self._weights = config, members, router, weights
         self._changed = changed
         self._lock = threading.Lock()
