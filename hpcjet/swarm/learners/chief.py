@@ -214,12 +214,10 @@ class Chief:
         hosts = self.plane.snapshots(spec.seats, version, spec.snapshot_s) if spec.seats else {}
         for seat in sorted(set(spec.seats) - hosts.keys()):
             log.warning("checkpoint %d: no state of %s; a resume gives it new episodes", version, seat)
-        with self._rows_lock:
-            rows = list(self.rows)
         made = Checkpoint(
             version=version, agent_steps=self.agent_steps, seconds=self._seconds + time.monotonic() - self._began,
             form=form_of(spec), learners=self.states(), index=self.plane.index_state(),
-            hosts=hosts, rows=rows,
+            hosts=hosts, rows=self.rows_after(-1),
         )  # fmt: skip
         try:
             write_checkpoint(spec.checkpoints, made, keep=spec.keep)

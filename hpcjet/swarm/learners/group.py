@@ -122,7 +122,8 @@ class LearnerGroup:
         if 0 in found:
             first = found[0]
             # Those that came with the checkpoint may have been told before the generation that made it ended.
-            self._had = min(self._had, first.begun) if first.rows else self._had
+            if first.rows:
+                self._had = min(self._had, first.begun)
             new = [row for row in first.rows if int(row["version"]) > self._had]
             self._seen = max([self._seen, *(int(row["version"]) for row in first.rows)])
             self._last = replace(
